@@ -21,6 +21,8 @@ from .readable_gate import BufferOrEvent, ReadableGate
 from .task_events import KeptTaskEvents, check_task_event, send_to_all
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from .local_input_channel import LocalInputChannel
     from .remote_input_channel import RemoteInputChannel
 
@@ -312,6 +314,12 @@ class InputGate(ReadableGate):
             self.opener.report_damage(self.sources[channel_index])
 
     # ---- status ----------------------------------------------------------------------------------
+
+    def open_channels(self) -> "Iterator[tuple[InputChannel, ChannelSource]]":
+        """Yield the channels that have not ended, with their sources."""
+        for index, channel in enumerate(self.channels):
+            if index not in self._ended:
+                yield channel, self.sources[index]
 
     def statistics(self) -> GateStatistics:
         """Return the amount of data received so far, and the time spent waiting for it."""

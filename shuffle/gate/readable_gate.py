@@ -41,6 +41,11 @@ class Availability:
             return self._idle_seconds
         return self._idle_seconds + time.monotonic() - self._idle_since
 
+    @property
+    def waiting_since(self) -> float | None:
+        """Time of the first reader that waits, as of ``time.monotonic()``; None if none waits."""
+        return self._idle_since if self._waiters else None
+
     async def wait(self) -> None:
         """Wait for the next :meth:`wake`.
 
@@ -143,6 +148,11 @@ class ReadableGate:
         Polling may also begin a read of the disk tier.
         """
         return bool(self._ready or self._urgent)
+
+    @property
+    def waiting_since(self) -> float | None:
+        """Time since when a reader has waited, as of ``time.monotonic()``; None if none waits."""
+        return self._availability.waiting_since
 
     @property
     def has_priority_event(self) -> bool:

@@ -5,7 +5,7 @@ segments, without a socket and without a copy; readers elsewhere get them over T
 TaskManager.
 """
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ....protocol.identity import Credential
 from ....protocol.limits import MAX_LARGE_PAYLOAD_BYTES
@@ -29,6 +29,10 @@ from .store_sink import StoreSink
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+
+PROCESS: Final = "this process"
+"""What a gate of an embedded task has for the address of its reader."""
 
 
 class EmbeddedServices(NamedTuple):
@@ -99,6 +103,21 @@ class EmbeddedClient(ShuffleEnvironment):
         self._closed: Callable[[EmbeddedClient], None] | None = closed
         services.applications.connected(self._namespace)
 
+    @property
+    def namespace(self) -> str:
+        """The name by which the TaskManager knows the application."""
+        return self._namespace
+
+    @property
+    def gates(self) -> list[InputGate]:
+        """The gates that its tasks read, for status."""
+        return [each.gate for each in self._open_gates]
+
+    @property
+    def partitions(self) -> list[PartitionLocation]:
+        """The partitions that its tasks write, for status."""
+        return [each.location for each in self._open_partitions]
+
     async def close(self) -> None:
         """Fail the partitions that are not finished, and close the gates. Idempotent.
 
@@ -168,14 +187,15 @@ class EmbeddedClient(ShuffleEnvironment):
             floating_buffers=config.floating_buffers_per_stored_gate if is_stored else None,
         )
         shuffle = ShuffleKey(self._namespace, wanted.shuffle.shuffle_id)
+        counters = self._services.counters
         opener = TaskManagerChannelOpener(
-            f"gate of shuffle {shuffle.shuffle_id}",
+            f"gate {counters.gates_opened + 1} of {PROCESS}",  # no other gate here has the number
             gates,
             wanted._replace(shuffle=shuffle),
             self._read_pool,
             limits,
         )
-        self._services.counters.gates_opened += 1
+        counters.gates_opened += 1
         return InputGate(opener)
 
     def _one_closed(self) -> None:

@@ -119,7 +119,8 @@ def waits_of_partition(
         since = written[0].credit_wait.began_at
         is_waiting = since is not None
     else:
-        is_waiting = not pool.is_destroyed and pool.waiting_for_availability > 0
+        tasks = pool.waiting_for_availability + pool.waiting_listeners
+        is_waiting = not pool.is_destroyed and tasks > 0
     if not is_waiting:
         yield from _of_client(party, partition, written)
         return

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import structs
 
-from ...names import utf8_text
+from ...names import ShuffleKey, utf8_text
 from ...partition.pipelined_result_partition import PipelinedResultPartition
 from ...wait_status import (
     EVENT_LOOP,
@@ -48,7 +48,7 @@ from .segment_waits import waits_for_segments
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from ...names import ShuffleKey
+    from ..embedded.client import EmbeddedClient
     from ..ingest.pipelined_output import PipelinedOutput
     from ..serve.result_partition_manager import WaitingRequest
     from ..wiring import NetworkEnvironment
@@ -168,6 +168,8 @@ def _collect_readers(
         if isinstance(handler, ConsumerHandler)
         for gate in waiting_gates(handler)
     ]
+    if environment.embedded:
+        _collect_embedded(environment.embedded, found)
     requests, others = oldest_requests(environment.partitions)
     candidates: list[WaitingGate | WaitingRequest] = [*gates, *requests]
     longest = heapq.nsmallest(MAX_WAITS, candidates, key=_rank)
@@ -183,6 +185,15 @@ def _collect_readers(
     for peer in peers:
         found.waits += waits_of_peer(peer, most)
         found.omitted += max(0, waiting_channels(peer) - most)
+
+
+def _collect_embedded(clients: Iterable[EmbeddedClient], found: _Found) -> None:
+    from ..embedded.embedded_waits import waits_of_client  # a daemon has no tasks
+
+    gates = sum(len(each.gates) for each in clients)
+    most = max(1, MAX_CHANNELS // max(1, gates))
+    for client in clients:
+        found.add_some(waits_of_client(client, most))
 
 
 def _of_driver(handler: DriverHandler) -> Iterator[Wait]:
@@ -237,7 +248,26 @@ def _of_drain(
                 party = WaitParty("channels", f"channels of {holder.connection.label}", name)
                 text = f"Another TaskManager reads {channels} channels"
                 yield Wait(drain, party, text, DRAINS, began_at)
+    if environment.embedded:
+        yield from _of_drain_embedded(environment.embedded, drain, began_at)
     for key, map_attempt_id, partition in environment.partitions.pipelined:
         if not partition.is_consumed:
             party = pipelined_partition(key, map_attempt_id)
             yield Wait(drain, party, "The partition is not read to its end", DRAINS, began_at)
+
+
+def _of_drain_embedded(
+    clients: Iterable[EmbeddedClient], drain: WaitParty, began_at: float | None
+) -> Iterator[Wait]:
+    """Yield the gates and map outputs of embedded tasks; their pipelined partitions come later."""
+    from ..embedded.embedded_waits import embedded_gate
+
+    for client in clients:
+        for gate in client.gates:
+            party = embedded_gate(client, gate)
+            yield Wait(drain, party, "The gate is being read", DRAINS, began_at)
+        for each in client.partitions:
+            if each.is_stored:
+                key = ShuffleKey(client.namespace, each.shuffle_id)
+                party = map_output(key, each.map_attempt_id)
+                yield Wait(drain, party, "The output is being written", DRAINS, began_at)

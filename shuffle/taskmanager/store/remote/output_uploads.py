@@ -281,9 +281,7 @@ class OutputUploads:
             if region.extent is not None
         )
 
-    async def _copy(
-        self, region: Region, extent: Extent, name: str, application_id: str
-    ) -> None:
+    async def _copy(self, region: Region, extent: Extent, name: str, application_id: str) -> None:
         """Copy one region, and verify its checksum on the way."""
         if isinstance(extent, RemoteExtent) and extent.length <= _MAX_COPY_BYTES:
             await _to_its_end(self.tier.objects.copy(extent.name, name))

@@ -1,0 +1,54 @@
+"""Waits of the gates that tasks in the TaskManager's own process read.
+
+Nothing counts the channels of such a gate while data moves, so all of them are looked at.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from ....protocol.limits import MAX_CREDIT
+from ...wait_status import Wait, WaitParty
+from ..serve.serving_waits import READ_THE_GATE, causes, held_up
+from .client import PROCESS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ...gate.input_gate import InputGate
+    from .client import EmbeddedClient
+
+
+def embedded_gate(client: EmbeddedClient, gate: InputGate) -> WaitParty:
+    """Return the party of a gate of an embedded task."""
+    return WaitParty("gate", gate.name, client.namespace)
+
+
+def waits_of_client(client: EmbeddedClient, most_channels: int) -> Iterator[Wait]:
+    """Yield the waits of the gates of a client: for their tasks, or for data.
+
+    Args:
+        client: The client.
+        most_channels: Channels of a gate to name.
+    """
+    for gate in client.gates:
+        yield from _of_gate(embedded_gate(client, gate), client.namespace, gate, most_channels)
+
+
+def _of_gate(
+    party: WaitParty, application_id: str, gate: InputGate, most_channels: int
+) -> Iterator[Wait]:
+    channels = list(gate.open_channels())
+    unread = [each for each in channels if each[0].is_available(MAX_CREDIT)]
+    since = gate.waiting_since
+    if not unread:
+        named = islice(channels, most_channels)
+        yield from causes(party, gate, named, len(channels), since)
+    elif since is None:
+        reader = WaitParty("reader", PROCESS, application_id)
+        text = (
+            f"{len(unread)} of {len(gate.channels)} channels have data, and their task takes none"
+        )
+        yield Wait(party, reader, text, READ_THE_GATE)
+        yield from held_up(party, gate, islice(unread, most_channels), None)
