@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from ...protocol.errors import SluiceError
-from ...protocol.limits import DAMAGE_REPORTS, MAX_LOST_ATTEMPTS, TRACES
+from ...protocol.limits import DAMAGE_REPORTS, MAX_LOST_ATTEMPTS
 from ...protocol.remote_error import RemoteError
 from ...protocol.schema import (
     CloseGate,
@@ -113,8 +113,8 @@ class ConsumerLeg(PartitionRequestClient):
             self._answer_timeout_seconds, self._opening_late, gate
         )
         self._opening[gate] = _Gate([channel for channel, _ in channels], deadline)
-        trace = trace_context(gate)
-        if trace is not None and self.features & TRACES:
+        trace = trace_context(gate, self.features)
+        if trace is not None:
             self.connection.send(trace)
         self.connection.send(
             OpenGate(

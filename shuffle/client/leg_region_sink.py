@@ -4,7 +4,7 @@ import logging
 from collections import deque
 from collections.abc import Iterable, Iterator
 
-from ...protocol.limits import REMOTE_COPIES, TRACES
+from ...protocol.limits import REMOTE_COPIES
 from ...protocol.schema import (
     EVERY_SUBPARTITION,
     BeginRegion,
@@ -96,8 +96,8 @@ async def open_stored(
     partition = StoredResultPartition(pool.name, subpartitions, pool, sink, codec=settings.codec)
     names = (location.shuffle_id, location.map_attempt_id, subpartitions)
     await leg.open(number, OpenPartition(number, *names), sink)
-    trace = trace_context(number)
-    if trace is not None and leg.features & TRACES:
+    trace = trace_context(number, leg.features)
+    if trace is not None:
         leg.send(trace)
     if settings.replicas > 1:
         leg.send(ReplicatePartition(number, settings.replicas, settings.replicas_synchronous))

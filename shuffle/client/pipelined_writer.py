@@ -41,6 +41,7 @@ from ..partition.shared_buffer import BufferConsumer
 from .partition_location import PartitionLocation
 from .send_queue import SendQueue
 from .shuffle_environment import PartitionSettings
+from .traced import trace_context
 
 logger = logging.getLogger(__name__)
 
@@ -331,4 +332,7 @@ async def open_pipelined(
         int(settings.consumption),
     )
     await leg.open(number, message, writer)
+    trace = trace_context(number, leg.features)
+    if trace is not None:
+        leg.send(trace)
     return writer

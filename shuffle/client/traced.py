@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Final
 
-from ...protocol.limits import MAX_NAME_CHARACTERS
+from ...protocol.limits import MAX_NAME_CHARACTERS, TRACES
 from ...protocol.schema import TraceContext
 from ..errors import InvalidRequest
 
@@ -45,7 +45,9 @@ def traced(traceparent: str = "") -> Iterator[None]:
         _CONTEXT.reset(before)
 
 
-def trace_context(number: int) -> TraceContext | None:
-    """Return the context to send for a partition or gate; None outside of :func:`traced`."""
+def trace_context(number: int, features: int) -> TraceContext | None:
+    """Return the context for a partition or gate; None if it, or its TaskManager, has no traces."""
     traceparent = _CONTEXT.get()
-    return None if traceparent is None else TraceContext(number, traceparent, None, None)
+    if traceparent is None or not features & TRACES:
+        return None
+    return TraceContext(number, traceparent, None, None)

@@ -84,7 +84,7 @@ class UnionInputGate(ReadableGate):
 
     def statistics(self) -> GateStatistics:
         """Return the totals of all gates, and the time spent waiting for any of them."""
-        return sum_up([gate.statistics() for gate in self.gates], self._availability.idle_seconds)
+        return sum_up([gate.statistics() for gate in self.gates], self.availability.idle_seconds)
 
     def release(self) -> None:
         """Release all gates. Idempotent; buffers already taken stay valid until released."""
@@ -95,7 +95,7 @@ class UnionInputGate(ReadableGate):
 
     def _gate_available(self, number: int) -> None:
         self._gate_changed(number)
-        self._availability.wake()
+        self.availability.wake()
 
     def _gate_changed(self, number: int) -> None:
         """Queue a gate that has something to read."""

@@ -21,8 +21,6 @@ from .readable_gate import BufferOrEvent, ReadableGate
 from .task_events import KeptTaskEvents, check_task_event, send_to_all
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from .local_input_channel import LocalInputChannel
     from .remote_input_channel import RemoteInputChannel
 
@@ -127,7 +125,8 @@ class InputGate(ReadableGate):
         self.sources: list[ChannelSource] = []
         self.opener = opener
         self._released = False
-        self._ended: set[int] = set()
+        self.ended: set[int] = set()
+        """The indexes of the channels that have ended."""
         self._listener: Callable[[], None] | None = None
 
     # ---- set-up --------------------------------------------------------------------------------
@@ -209,7 +208,7 @@ class InputGate(ReadableGate):
             InvalidRequest: There is no such channel, it has ended, or the gate is released.
         """
         before = self._channel(index)
-        if self._released or index in self._ended:
+        if self._released or index in self.ended:
             raise InvalidRequest(f"This channel of {self.name} is no longer read", value=index)
         channel = self.opener.make(source, partial(self._channel_available, index))
         before.release()
@@ -257,7 +256,7 @@ class InputGate(ReadableGate):
     @property
     def has_ended(self) -> bool:
         """True if nothing more will come: all channels have ended, or the gate is released."""
-        return self._released or len(self._ended) == len(self.channels)
+        return self._released or len(self.ended) == len(self.channels)
 
     def _poll_source(self, number: int) -> BufferOrEvent | None:
         channel = self.channels[number]
@@ -296,7 +295,7 @@ class InputGate(ReadableGate):
 
         The first error is raised.
         """
-        ended = self._ended
+        ended = self.ended
         channels = [each for index, each in enumerate(self.channels) if index not in ended]
         send_to_all(channels, event_type, payload)
 
@@ -315,24 +314,18 @@ class InputGate(ReadableGate):
 
     # ---- status ----------------------------------------------------------------------------------
 
-    def open_channels(self) -> "Iterator[tuple[InputChannel, ChannelSource]]":
-        """Yield the channels that have not ended, with their sources."""
-        for index, channel in enumerate(self.channels):
-            if index not in self._ended:
-                yield channel, self.sources[index]
-
     def statistics(self) -> GateStatistics:
         """Return the amount of data received so far, and the time spent waiting for it."""
         local = [channel for channel in self.channels if channel.is_local]
         remote = [channel for channel in self.channels if not channel.is_local]
         return GateStatistics(
             len(self.channels),
-            len(self._ended),
+            len(self.ended),
             sum(channel.bytes_in for channel in local),
             sum(channel.buffers_in for channel in local),
             sum(channel.bytes_in for channel in remote),
             sum(channel.buffers_in for channel in remote),
-            self._availability.idle_seconds,
+            self.availability.idle_seconds,
         )
 
     # ---- inner workings --------------------------------------------------------------------------
@@ -353,7 +346,7 @@ class InputGate(ReadableGate):
         return self.channels[index]
 
     def _channel_available(self, index: int) -> None:
-        if index in self._ended or self._released:
+        if index in self.ended or self._released:
             return
         channel = self.channels[index]
         if channel.has_priority_event:
@@ -368,7 +361,7 @@ class InputGate(ReadableGate):
 
     def _event_taken(self, index: int, channel: InputChannel, event: OutgoingBuffer) -> None:
         if is_end_of_partition(event.payload):
-            self._ended.add(index)
+            self.ended.add(index)
             if index in self._queued:
                 self._queued.discard(index)
                 self._ready.remove(index)
@@ -380,6 +373,6 @@ class InputGate(ReadableGate):
             self._queue(index)
 
     def _signal(self) -> None:
-        self._availability.wake()
+        self.availability.wake()
         if self._listener is not None:
             self._listener()

@@ -22,12 +22,13 @@ class Availability:
     others.
     """
 
-    __slots__ = ("_idle_seconds", "_idle_since", "_waiters")
+    __slots__ = ("_idle_seconds", "_waiters", "idle_since")
 
     def __init__(self) -> None:
         self._waiters: dict[asyncio.Future[None], None] = {}  # a set that keeps their order
         self._idle_seconds = 0.0
-        self._idle_since = 0.0
+        self.idle_since = 0.0
+        """Since when readers have waited, if any wait, as of ``time.monotonic()``."""
 
     @property
     def waiting(self) -> int:
@@ -39,12 +40,7 @@ class Availability:
         """Time during which at least one reader waited, up to now."""
         if not self._waiters:
             return self._idle_seconds
-        return self._idle_seconds + time.monotonic() - self._idle_since
-
-    @property
-    def waiting_since(self) -> float | None:
-        """Time of the first reader that waits, as of ``time.monotonic()``; None if none waits."""
-        return self._idle_since if self._waiters else None
+        return self._idle_seconds + time.monotonic() - self.idle_since
 
     async def wait(self) -> None:
         """Wait for the next :meth:`wake`.
@@ -54,7 +50,7 @@ class Availability:
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if not self._waiters:
             # Not the loop's time: uvloop counts in milliseconds, and most waits are shorter.
-            self._idle_since = time.monotonic()
+            self.idle_since = time.monotonic()
         self._waiters[waiter] = None
         try:
             await waiter
@@ -62,7 +58,7 @@ class Availability:
             if waiter in self._waiters:  # cancelled before it was woken
                 del self._waiters[waiter]
                 if not self._waiters:
-                    self._idle_seconds += time.monotonic() - self._idle_since
+                    self._idle_seconds += time.monotonic() - self.idle_since
 
     def wake(self) -> None:
         """Wake all readers that wait, in their order; each polls for itself."""
@@ -72,7 +68,7 @@ class Availability:
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
-        self._idle_seconds += time.monotonic() - self._idle_since
+        self._idle_seconds += time.monotonic() - self.idle_since
 
 
 TURN_BYTES: Final = 4 * 1024 * 1024
@@ -105,7 +101,7 @@ class ReadableGate:
         """Sources that may be available, in turn."""
         self._queued: set[int] = set()
         """The content of ``_ready``, so that no source is there twice."""
-        self._availability = Availability()
+        self.availability = Availability()
         self._turn_bytes = 0
 
     @property
@@ -150,11 +146,6 @@ class ReadableGate:
         return bool(self._ready or self._urgent)
 
     @property
-    def waiting_since(self) -> float | None:
-        """Time since when a reader has waited, as of ``time.monotonic()``; None if none waits."""
-        return self._availability.waiting_since
-
-    @property
     def has_priority_event(self) -> bool:
         """True if the next poll takes a priority event."""
         return bool(self._urgent)
@@ -167,7 +158,7 @@ class ReadableGate:
         Cancellation: safe, without effect on other readers.
         """
         while not (self.is_available or self.has_ended):
-            await self._availability.wait()
+            await self.availability.wait()
 
     async def next_buffer_or_event(self) -> BufferOrEvent | None:
         """Wait for the next buffer or event; sources with data are served in turn.
@@ -193,7 +184,7 @@ class ReadableGate:
             if self.has_ended:
                 return None
             self._turn_bytes = 0
-            await self._availability.wait()
+            await self.availability.wait()
 
     def _hurry(self, number: int) -> None:
         """Serve a source before those that have no priority event."""

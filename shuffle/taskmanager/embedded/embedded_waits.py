@@ -39,9 +39,13 @@ def waits_of_client(client: EmbeddedClient, most_channels: int) -> Iterator[Wait
 def _of_gate(
     party: WaitParty, application_id: str, gate: InputGate, most_channels: int
 ) -> Iterator[Wait]:
-    channels = list(gate.open_channels())
+    channels = [
+        (channel, source)
+        for index, (channel, source) in enumerate(zip(gate.channels, gate.sources, strict=True))
+        if index not in gate.ended
+    ]
     unread = [each for each in channels if each[0].is_available(MAX_CREDIT)]
-    since = gate.waiting_since
+    since = gate.availability.idle_since if gate.availability.waiting else None
     if not unread:
         named = islice(channels, most_channels)
         yield from causes(party, gate, named, len(channels), since)

@@ -25,6 +25,7 @@ from ....protocol.schema import (
     PartitionOpened,
     PipelinedData,
     TaskEvent,
+    TraceContext,
     WatchConsumption,
 )
 from ....transport.loop import start_task
@@ -36,6 +37,7 @@ from ...errors import (
 )
 from ...gate.task_events import MAX_KEPT_TASK_EVENTS
 from ...memory import MemorySegment
+from ...names import MapAttemptKey
 from ...partition.consumption import all_readers_gone, reader_left
 from ...partition.partition_type import checked_partition_type, pool_bounds
 from ...partition.pipelined_result_partition import PartitionListeners, PipelinedResultPartition
@@ -51,6 +53,9 @@ from .wait_times import Waiter
 
 if TYPE_CHECKING:
     import asyncio
+
+    from ..tracing.partition_spans import PartitionSpans
+    from ..tracing.tracing import Tracing
 
 SPILLED_CREDIT_PART: Final = 4
 """A hybrid partition spills when its client has less credit left than this part of its pool: the
@@ -84,6 +89,7 @@ class PipelinedOutput(IncomingOutput):
         self._finishing: asyncio.Task[None] | None = None
         self._is_watched = False
         self._task_events: deque[tuple[int, bytes]] = deque()
+        self._spans: PartitionSpans | None = None  # if it is traced
         kind, consumption = checked_partition_type(message.partition_type, message.consumption)
         config = services.config
         self._kind: Final = kind
@@ -137,6 +143,12 @@ class PipelinedOutput(IncomingOutput):
         self._counters.pipelined_partitions_opened += 1
         self._connection.send(PartitionOpened(self.number))
         self._credit.fill()
+
+    def trace(self, tracing: "Tracing", context: TraceContext) -> None:
+        """Begin the spans of the partition, unless it has some."""
+        if self._spans is None and self.state is PipelinedState.OPEN:
+            attempt = MapAttemptKey(self.key, self.map_attempt_id)
+            self._spans = tracing.pipelined_partition(context, attempt, self._kind.name.lower())
 
     @property
     def is_open(self) -> bool:
@@ -286,6 +298,8 @@ class PipelinedOutput(IncomingOutput):
             await self.partition.finish()
             self.state = PipelinedState.FINISHED
             self._leave_client()
+            if self._spans is not None:
+                self._spans.written(self.total_bytes, self.credit_wait.seconds)
         except Exception as error:  # noqa: BLE001
             failure = failure_of(error, "finishing a pipelined partition")
         self._finishing = None
@@ -332,6 +346,7 @@ class PipelinedOutput(IncomingOutput):
     def _consumed(self) -> None:
         """Release the partition after its last reader, unless it is reconsumable."""
         if self._kind.is_reconsumable:
+            self._end_spans(None)
             self._tell_consumption(None)
             self._services.partitions.pipelined_consumed()
         elif self.state is PipelinedState.FINISHED:
@@ -351,6 +366,7 @@ class PipelinedOutput(IncomingOutput):
         self.state = PipelinedState.GONE
         self._credit.close()
         self._leave_client()
+        self._end_spans(failure)
         self._services.partitions.unregister_pipelined(
             self.key, self.map_attempt_id, self.partition, failure
         )
@@ -358,6 +374,10 @@ class PipelinedOutput(IncomingOutput):
             self.partition.fail(failure)
         self.partition.release(failure)
         self.partition.forget_listeners()
+
+    def _end_spans(self, failure: SluiceError | None) -> None:
+        if self._spans is not None:
+            self._spans.end(self.total_bytes, self.credit_wait.seconds, failure)
 
     def _tell_consumption(self, failure: SluiceError | None) -> None:
         """Answer WatchConsumption; nothing follows for the number."""

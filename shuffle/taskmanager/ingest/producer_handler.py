@@ -236,10 +236,14 @@ class ProducerHandler:
                 self._outputs.fail(message.partition, error)
 
     def _trace(self, message: TraceContext) -> None:
-        """Trace the map output with a number; ignore a context that is late or early."""
+        """Trace the output with a number; ignore a context that is late or early."""
         output = self._outputs.by_number.get(message.number)
         tracing = self._services.tracing
-        if tracing is not None and isinstance(output, StoredOutput) and output.span is None:
+        if tracing is None:
+            return
+        if isinstance(output, PipelinedOutput):
+            output.trace(tracing, message)
+        elif isinstance(output, StoredOutput) and output.span is None:
             is_copy = self._connection.role == ROLE_COPIER
             output.span = tracing.map_output(message, output.attempt, is_copy=is_copy)
 

@@ -176,6 +176,19 @@ class Migration:
             self._staying.discard(key, map_attempt_ids)
 
     async def _run(self) -> None:
+        tracing = self._services.tracing
+        if tracing is None:
+            await self._move_all()
+            return
+        before = len(self._moved)
+        tracing.begin_migration()
+        try:
+            await self._move_all()
+        finally:
+            progress = self.progress
+            tracing.end_migration(progress.moved - before, progress.staying, progress.reason)
+
+    async def _move_all(self) -> None:
         services = self._services
         applications: set[str] = set()
         self._has_news = False
@@ -299,11 +312,18 @@ class Migration:
 
     async def _run_once(self, application_id: str) -> None:
         """Try each map output of an application that has not moved once."""
+        tracing = self._services.tracing
         tried: set[MapAttemptKey] = set()
         while chunks := list(self._chunks(application_id, tried)):
             for key, map_attempt_ids in chunks:
                 tried.update(MapAttemptKey(key, each) for each in map_attempt_ids)
                 await self._move(key, map_attempt_ids)
+                if tracing is None:
+                    continue
+                for attempt in (MapAttemptKey(key, each) for each in map_attempt_ids):
+                    stay = self._staying.get(attempt)
+                    place = self._moved.place(*attempt)
+                    tracing.end_move(attempt, place, stay.reason if stay else "")
 
     def _chunks(
         self, application_id: str, tried: set[MapAttemptKey]
@@ -332,7 +352,10 @@ class Migration:
                     output = services.store.lookup(key, map_attempt_id)
                     if output is None:
                         continue
-                    place = await self._copy(MapAttemptKey(key, map_attempt_id), output)
+                    attempt = MapAttemptKey(key, map_attempt_id)
+                    if services.tracing is not None:
+                        services.tracing.begin_move(attempt)
+                    place = await self._copy(attempt, output)
                 finally:
                     services.streams.release(key.application_id)
                 if place is not None:

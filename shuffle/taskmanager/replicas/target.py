@@ -142,11 +142,14 @@ class CopyServices(NamedTuple):
     config: ReplicationConfig
     tracing: "Tracing | None" = None
 
-    def begin_span(self, output: MapOutput, target: str) -> "TracedSpan | None":
-        """Begin the span of a copy; None if the map output is not traced."""
+    def begin_span(
+        self, output: MapOutput, target: str, *, moved: bool = False
+    ) -> "TracedSpan | None":
+        """Begin the span of a copy; None if the map output, or its move, is not traced."""
         if self.tracing is None:
             return None
-        return self.tracing.copy(MapAttemptKey(output.key, output.map_attempt_id), target)
+        attempt = MapAttemptKey(output.key, output.map_attempt_id)
+        return self.tracing.copy(attempt, target, moved=moved)
 
     def targets(self, places: Sequence[TaskManagerPlace]) -> "Iterator[Target]":
         """Yield other TaskManagers as targets, and then the remote tier, if there is one."""
@@ -176,7 +179,7 @@ class PeerTarget:
         services = self._services
         # The sender is the origin of the copy, even if the copy replaces a lost one.
         copy_of = CopyOf(0, services.store.taskmanager_id, output.replicas, moved)
-        span = services.begin_span(output, str(self.place))
+        span = services.begin_span(output, str(self.place), moved=moved)
         trace = None if span is None else span.context
         try:
             with output.kept():
@@ -285,11 +288,17 @@ class RemoteTarget:
         self, output: MapOutput, pace: Pace | None = None, *, moved: bool = False
     ) -> Outcome:
         """Copy a map output to the remote tier: :meth:`Target.copy`."""
+        span = self._services.begin_span(output, self.name, moved=moved)
         try:
             await self._services.store.move_to_remote(output)
         except Exception as error:  # noqa: BLE001
-            self._services.placement.last_refusal = str(await self._failed(output, error))
+            failure = await self._failed(output, error)
+            if span is not None:
+                span.end(error=failure)
+            self._services.placement.last_refusal = str(failure)
             return Outcome.FAILED
+        if span is not None:
+            span.end({"sluice.bytes": output.total_bytes})
         if self.place is None:
             self._services.placement.last_refusal = (
                 "it is in the remote tier, and no other TaskManager is known to serve it"

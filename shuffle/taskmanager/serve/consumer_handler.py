@@ -273,7 +273,7 @@ class ConsumerHandler(ServingHandler):
                     distinct_attempts(channel.map_attempt_ids),
                 )
                 if span is not None:
-                    source = self._begin_source(span, reader, source)
+                    source = self._begin_source(span, wanted, reader, source)
                 reader.attach(gate.add_channel(source, reader.data_available), message_bytes)
         except SluiceError as error:
             self._close_gate(message.gate, error)
@@ -314,21 +314,18 @@ class ConsumerHandler(ServingHandler):
         return span
 
     def _begin_source(
-        self, gate: "TracedSpan", reader: CreditBasedViewReader, source: ChannelSource
+        self,
+        gate: "TracedSpan",
+        wanted: SubpartitionRange,
+        reader: CreditBasedViewReader,
+        source: ChannelSource,
     ) -> ChannelSource:
         """Begin the span of a channel, and return its source with the context for it."""
+        tracing = self._services.tracing
+        if tracing is None:
+            return source
         is_local = source.taskmanager_id == self._services.taskmanager_id
-        span = gate.child(
-            "source",
-            {
-                "sluice.source": source.taskmanager_id,
-                "server.address": source.address.host,
-                "server.port": source.address.port,
-                "sluice.is_local": is_local,
-                "sluice.map_attempts": len(source.map_attempt_ids),
-            },
-            sends=not is_local,
-        )
+        span = tracing.source(gate, wanted, source, is_local=is_local)
         self._source_spans[reader] = span
         return source._replace(trace=span.context)
 

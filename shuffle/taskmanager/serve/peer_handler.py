@@ -234,7 +234,7 @@ class PeerHandler(ServingHandler):
         key = ShuffleKey(message.application_id, message.shuffle_id)
         wanted = SubpartitionRange(key, message.start_subpartition, message.end_subpartition)
         if trace is not None and trace.number == message.channel and self._tracing is not None:
-            span = self._tracing.served_source(trace, wanted, len(attempts))
+            span = self._tracing.served_source(trace, wanted, attempts)
             if span is not None:
                 self._spans[reader] = span
         waiting = self._waiting[reader] = _Waiting(wanted)

@@ -1,10 +1,18 @@
 """One span of a trace, and the text with which another TaskManager continues it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Final, TypeAlias
 
-from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer, set_span_in_context
+from opentelemetry.trace import (
+    Span,
+    SpanContext,
+    SpanKind,
+    Status,
+    StatusCode,
+    Tracer,
+    set_span_in_context,
+)
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from ....protocol.errors import SluiceError
@@ -24,14 +32,18 @@ class TracedSpan:
         tracer: Begins the children.
         span: The span, which has begun.
         origin: The context that the client sent, with Spark's stage and task attempt.
+
+    Attributes:
+        before_end: Called when the span is about to end.
     """
 
-    __slots__ = ("_origin", "_span", "_tracer")
+    __slots__ = ("_origin", "_span", "_tracer", "before_end")
 
     def __init__(self, tracer: Tracer, span: Span, origin: TraceContext) -> None:
         self._tracer: Final = tracer
         self._span: Final = span
         self._origin: Final = origin
+        self.before_end: Callable[[], None] | None = None
 
     @property
     def context(self) -> TraceContext:
@@ -59,6 +71,15 @@ class TracedSpan:
         )
         return TracedSpan(self._tracer, span, self._origin)
 
+    @property
+    def identity(self) -> SpanContext:
+        """The ids of the span, for :meth:`link`; valid also after its end."""
+        return self._span.get_span_context()
+
+    def link(self, other: SpanContext) -> None:
+        """Name a span, usually of another trace, whose data this one works with."""
+        self._span.add_link(other)
+
     def end(
         self,
         attributes: Mapping[str, Value] | None = None,
@@ -73,6 +94,8 @@ class TracedSpan:
         span = self._span
         if not span.is_recording():
             return
+        if self.before_end is not None:
+            self.before_end()
         span.set_attributes(present(attributes or {}))
         if error is not None and error != "":
             if isinstance(error, SluiceError):
