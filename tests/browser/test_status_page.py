@@ -249,6 +249,21 @@ def test_the_filter_keeps_the_rows_of_an_application(visit):
         expect(seen.page.locator("#applications tbody tr")).to_have_count(3)
 
 
+def test_pools_of_one_name_are_told_apart_by_application(visit):
+    pool = structs.replace(STATUS.pools[0], name="map output 7 of shuffle 1")
+    pools = tuple(structs.replace(pool, application_id=each) for each in ("app-1", "app-2"))
+    status = structs.replace(STATUS, pools=pools)
+    with port_showing(lambda: status) as port, visit(url_of(port)) as seen:
+        wait_for_numbers(seen.page)
+        assert [(row["Pool"], row["Application"]) for row in seen.table("pools")] == [
+            ("map output 7 of shuffle 1", "app-1"),
+            ("map output 7 of shuffle 1", "app-2"),
+        ]
+        seen.page.locator("#filter-text").fill("app-2")
+        expect(seen.page.locator("#pools tbody tr")).to_have_count(1)
+        expect(seen.page.locator("#pools tbody tr")).to_contain_text("app-2")
+
+
 def test_a_column_sorts_its_table(visit):
     with port_showing(moving(applications=5)) as port, visit(url_of(port)) as seen:
         wait_for_numbers(seen.page)

@@ -121,9 +121,11 @@ STATUS = TaskManagerStatus(
     state="ready",
     uptime_seconds=61.25,
     pools=(
-        PoolStatus("gate 7", 40, 6, 48, 13, 2, "gate", 0, 0, 0),
-        PoolStatus("read 10.0.0.2:5000", 16, 1, None, 3, 1, "read", 0, 0, 0),
-        PoolStatus("pipelined partition 5", 10, 4, 10, 12, 0, "pipelined", 2, 7, 1),
+        PoolStatus("gate 7 of 10.0.0.2:5000", 40, 6, 48, 13, 2, "gate", 0, 0, 0, "app-1"),
+        PoolStatus("reads for 10.0.0.2:5000", 16, 1, None, 3, 1, "read", 0, 0, 0, "app-1"),
+        PoolStatus(
+            "pipelined partition 5 of shuffle 4", 10, 4, 10, 12, 0, "pipelined", 2, 7, 1, "app-1"
+        ),
     ),
     network_pool=NetworkPoolStatus(2048, 32768, 2018, 28, 2, 3, 2100, 4, 41, 42, 43),
     storage=(

@@ -97,7 +97,7 @@ class EmbeddedClient(ShuffleEnvironment):
         self._services = services
         self._read_pool = ReadPool(
             gates.network_pool,
-            f"reads of {application_id}",
+            f"reads of {self._namespace}",
             gates.config.read_segments_per_connection,
         )
         self._closed: Callable[[EmbeddedClient], None] | None = closed
@@ -159,7 +159,11 @@ class EmbeddedClient(ShuffleEnvironment):
             return EmbeddedPipelinedPartition(producers, key, location, settings)
         num_subpartitions = settings.num_subpartitions
         pool = self.network_pool.create_local_pool(
-            f"map output {location.map_attempt_id}", 1, settings.max_segments, kind="map_output"
+            f"map output {location.map_attempt_id} of shuffle {key.shuffle_id} of "
+            f"{self._namespace}",
+            1,
+            settings.max_segments,
+            kind="map_output",
         )
         sink = StoreSink(
             producers,

@@ -41,7 +41,7 @@ class EmbeddedPipelinedPartition(PipelinedResultPartition):
         location: PartitionLocation,
         settings: PartitionSettings,
     ) -> None:
-        pool = _pool(services, location, settings)
+        pool = _pool(services, key, location, settings)
         self._services = services
         self._key = key
         self._map_attempt_id = location.map_attempt_id
@@ -197,7 +197,10 @@ class EmbeddedPipelinedPartition(PipelinedResultPartition):
 
 
 def _pool(
-    services: ProducerServices, location: PartitionLocation, settings: PartitionSettings
+    services: ProducerServices,
+    key: ShuffleKey,
+    location: PartitionLocation,
+    settings: PartitionSettings,
 ) -> LocalBufferPool:
     """Make the pool of a partition.
 
@@ -207,7 +210,8 @@ def _pool(
     """
     config = services.config
     return services.network_pool.create_local_pool(
-        f"pipelined partition {location.map_attempt_id}",
+        f"pipelined partition {location.map_attempt_id} of shuffle {key.shuffle_id} of "
+        f"{key.application_id}",
         *pool_bounds(
             ResultPartitionType(location.partition_type),
             settings.num_subpartitions,

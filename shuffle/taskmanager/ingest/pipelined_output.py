@@ -94,7 +94,7 @@ class PipelinedOutput(IncomingOutput):
         config = services.config
         self._kind: Final = kind
         self._pool = services.network_pool.create_local_pool(
-            f"pipelined partition {message.map_attempt_id}",
+            f"pipelined partition {message.map_attempt_id} of shuffle {message.shuffle_id}",
             *pool_bounds(
                 kind,
                 message.num_subpartitions,

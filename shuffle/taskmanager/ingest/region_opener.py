@@ -107,12 +107,13 @@ class RegionOpener:
             InsufficientNetworkBuffers: They cannot be promised.
         """
         if self._pool is None:
+            shuffle = self._attempt.shuffle
             self._pool = self._services.network_pool.create_local_pool(
-                f"map output {self._attempt.map_attempt_id}",
+                f"map output {self._attempt.map_attempt_id} of shuffle {shuffle.shuffle_id}",
                 1,
                 self._services.config.write_segments_per_partition,
                 kind="map_output",
-                owner=self._services.store.accounts.of(self._attempt.shuffle.application_id),
+                owner=self._services.store.accounts.of(shuffle.application_id),
             )
         return self._pool
 

@@ -50,6 +50,8 @@ class PoolStatus(msgspec.Struct, frozen=True, gc=False):
     overdrafts: int = 0
     """Segments lent beyond the limit on purpose since the pool was made."""
     full_channels: Annotated[int, gauge("Channels that have their maximum of segments.")] = 0
+    application_id: str = ""
+    """The application whose quota its segments count for; empty: the TaskManager itself."""
 
 
 class NetworkPoolStatus(msgspec.Struct, frozen=True, gc=False):

@@ -21,7 +21,7 @@ from ...memory import LocalBufferPool
 from ...names import ShuffleKey, utf8_text
 from ...partition.pipelined_result_partition import PipelinedResultPartition
 from ...partition_status import PipelinedPartitionStatus
-from ..bounds.accounts import ApplicationStatus
+from ..bounds.accounts import Account, ApplicationStatus
 from ..ingest.incoming_output import IncomingOutput
 from ..ingest.pipelined_output import PipelinedOutput
 from ..ingest.producer_handler import ProducerHandler
@@ -176,6 +176,7 @@ def _serves(environment: NetworkEnvironment) -> Served:
 
 
 def _local_pool(pool: LocalBufferPool) -> PoolStatus:
+    owner = pool.share.owner
     return PoolStatus(
         pool.name,
         pool.size_segments,
@@ -187,6 +188,7 @@ def _local_pool(pool: LocalBufferPool) -> PoolStatus:
         pool.overdraft_segments,
         pool.overdrafts,
         pool.channels.full_channels,
+        owner.application_id if isinstance(owner, Account) else "",
     )
 
 

@@ -314,9 +314,9 @@ def _tables(status: TaskManagerStatus) -> Iterator[Table]:
     yield _table(
         "Local pools",
         status.pools,
-        "pool=name kind size>size_segments required>required_segments most>maximum_segments "
-        "lent>lent_segments overdraft>overdraft_segments full_channels> "
-        "waiting>waiting_listeners",
+        "pool=name application=application_id kind size>size_segments "
+        "required>required_segments most>maximum_segments lent>lent_segments "
+        "overdraft>overdraft_segments full_channels> waiting>waiting_listeners",
     )
     yield _table(
         "Connections",

@@ -1293,6 +1293,7 @@
       worst: (row) => row.waiting_listeners * 1e6 + row.lent_segments,
       columns: [
         longColumn("Pool", "The gate, partition or read that the pool is for", (row) => row.name),
+        APPLICATION,
         { head: "Lent", meaning: "Segments that its users hold, of those that it may hold now", kind: "num", unit: "segments", value: (row) => row.lent_segments, text: (row) => `${row.lent_segments} of ${row.size_segments}`, bar: (row) => [of(row.lent_segments, row.size_segments)] },
         countColumn("Required", "Segments that it always gets", (row) => row.required_segments, "segments"),
         countColumn("Overdraft", "Segments beyond its limit", (row) => row.overdraft_segments, "segments"),
@@ -1300,7 +1301,7 @@
         countColumn("Waiting", "Requests that wait for a segment", (row) => row.waiting_listeners),
       ],
     });
-    return (status) => table.update(withKeys(status.pools, (row) => `${row.kind} ${row.name}`));
+    return (status, keeps) => table.update(withKeys(status.pools.filter(keeps), (row) => `${row.kind} ${row.name} ${row.application_id}`));
   }
 
   function copiesView() {
