@@ -230,7 +230,7 @@ class TaskManagerStatus(msgspec.Struct, frozen=True):
     waits: tuple[WaitStatus, ...] = ()
     """What waits for what, the longest waits first."""
     waits_omitted: int = 0
-    """Waits that are not among them."""
+    """An upper bound of the waits that are not among them."""
     recent: tuple[RecentSample, ...] = ()
     """Samples of the last minutes, the oldest first."""
 
