@@ -1,3 +1,4 @@
+# Longer than 450 lines, because the messages of a client and all ends of a partition share a state.
 """A pipelined partition that a client writes while its readers already read.
 
 A data buffer or event is received straight into the segment that was granted for it, and queued as
@@ -29,12 +30,7 @@ from ....protocol.schema import (
     WatchConsumption,
 )
 from ....transport.loop import start_task
-from ...errors import (
-    InvalidRequest,
-    ProducerFailed,
-    TooManyTaskEvents,
-    failure_of,
-)
+from ...errors import InvalidRequest, ProducerFailed, TooManyTaskEvents, failure_of
 from ...gate.task_events import MAX_KEPT_TASK_EVENTS
 from ...memory import MemorySegment
 from ...names import MapAttemptKey

@@ -364,7 +364,7 @@ class RemoteOutputs:
 
     def requests(self) -> list["WaitingCall"]:
         """Return the lookups and reads of applications, for status: under way and queued ones."""
-        return [*self._lookups.calls(), *self.tier.read_calls()]
+        return [*self._lookups.calls(), *self.tier.reading.calls()]
 
     def status(self) -> RemoteStatus:
         """Return the current work of the remote tier, and totals since the start."""

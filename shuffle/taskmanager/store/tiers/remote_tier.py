@@ -28,7 +28,7 @@ from .tier import Extent, ExtentRead, Tier
 
 if TYPE_CHECKING:
     from ...config.storage_config import StorageConfig
-    from ..files.io_threads import Used, WaitingCall
+    from ..files.io_threads import Used
 
 logger = logging.getLogger(__name__)
 
@@ -113,7 +113,7 @@ class RemoteTier(Tier):
         self.capacity_bytes = config.remote_quota_bytes
         self._part_bytes = config.remote_part_bytes
         self._timeout_seconds = config.remote_timeout_seconds
-        self._reading = FairSlots(config.remote_requests)
+        self.reading = FairSlots(config.remote_requests)  # the turns of reads
         self._next_number = secrets.randbits(_NUMBER_BITS) << 32
         self._live: set[int] = set()
         self._used_bytes = 0
@@ -213,10 +213,6 @@ class RemoteTier(Tier):
         """Return whether an object of this TaskManager is in use or being written."""
         return number in self._live
 
-    def read_calls(self) -> "list[WaitingCall]":
-        """Return the reads of applications, for status: those under way and the queued ones."""
-        return self._reading.calls()
-
     # ---- reading ---------------------------------------------------------------------------------
 
     async def read_all(
@@ -265,7 +261,7 @@ class RemoteTier(Tier):
         Compiled code must not wait in an exception handler.
         """
         try:
-            async with self._reading.turn(flow, length + GAP_BYTES):
+            async with self.reading.turn(flow, length + GAP_BYTES):
                 return await self.objects.get_range(name, start, length)
         except RemoteFailure as failure:
             return failure

@@ -118,7 +118,7 @@ async def test_applications_take_turns_at_reads(tmp_path, object_store):
         )
         for flow in flows
     ]
-    await eventually(lambda: tier._reading.waiting == len(flows) - 1)
+    await eventually(lambda: tier.reading.waiting == len(flows) - 1)
     goes_on.set()
     await asyncio.gather(*reading)
     assert served[:7].count("few") == 3
