@@ -8,7 +8,6 @@ values are validated together, so one start shows every mistake.
 
 from __future__ import annotations
 
-import difflib
 import functools
 import re
 import tomllib
@@ -33,6 +32,7 @@ from .cluster_config import ClusterConfig, ReplicationConfig
 from .http_config import HttpConfig
 from .network_memory_config import NetworkMemoryConfig
 from .storage_config import StorageConfig
+from .suggestion import suggestion
 from .traces_config import TracesConfig
 
 if TYPE_CHECKING:
@@ -339,11 +339,13 @@ class _Given:
             self._set(key, value, origin)
             return
         if isinstance(value, dict) and not section:
-            text = f"unknown table [{name}]{_suggestion(name, [n for n, _ in sections() if n])}"
+            text = f"unknown table [{name}]{suggestion(name, [n for n, _ in sections() if n])}"
         elif key is not None:
             text = f"{name} stands in {_table(section)} but belongs to {_table(key.section)}"
         else:
-            text = f"unknown key {name} in {_table(section)}{_suggested_key(name, section)}"
+            own = [each.name for each in keys().values() if each.section == section]
+            places = {each.name: _table(each.section) for each in keys().values()}
+            text = f"unknown key {name} in {_table(section)}{suggestion(name, own, places)}"
         self.problems.append(ConfigProblem(text, origin))
 
     def take_environment(self, env: Mapping[str, str]) -> None:
@@ -357,16 +359,16 @@ class _Given:
             if key is not None:
                 self._set(key, value, variable)
             else:
-                suggestion = _suggestion(variable, list(by_variable))
+                instead = suggestion(variable, by_variable)
                 self.problems.append(
-                    ConfigProblem(f"unknown variable {variable}{suggestion}", "environment")
+                    ConfigProblem(f"unknown variable {variable}{instead}", "environment")
                 )
 
     def take_flags(self, flags: Mapping[str, object]) -> None:
         for name, value in flags.items():
             key = keys().get(name)
             if key is None:
-                text = f"unknown key {name}{_suggestion(name, list(keys()))}"
+                text = f"unknown key {name}{suggestion(name, keys())}"
                 self.problems.append(ConfigProblem(text, "flag"))
             elif value is not None:
                 self._set(key, value, key.flag)
@@ -402,24 +404,6 @@ class _Given:
 
 def _table(section: str) -> str:
     return f"[{section}]" if section else "the top level"
-
-
-def _suggested_key(name: str, section: str) -> str:
-    """Suggest a key like an unknown one, first of all of its table."""
-    if nearest := _nearest(name, [key.name for key in keys().values() if key.section == section]):
-        return f": did you mean {nearest}?"
-    if nearest := _nearest(name, list(keys())):
-        return f": did you mean {nearest} in {_table(keys()[nearest].section)}?"
-    return _suggestion(name, [])
-
-
-def _nearest(name: str, known: list[str]) -> str | None:
-    return next(iter(difflib.get_close_matches(name, known, n=1, cutoff=0.6)), None)
-
-
-def _suggestion(name: str, known: list[str]) -> str:
-    nearest = _nearest(name, known)
-    return f": did you mean {nearest}?" if nearest else ": see docs/reference/settings.md"
 
 
 _USER: Final = re.compile(r"//.*@")
