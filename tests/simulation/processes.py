@@ -119,10 +119,12 @@ class Member:
         if self.process is process:
             if isinstance(ended, BaseException):
                 self._world.violation(f"{self} does not stop: {ended!r}")
-            # What waits for a disk that hangs does not end: the end of the process closes the rest.
-            hung = any(disk.hangs or disk.changed_at >= began for disk in self.disks)
+            # What waits for a disk is given up after a while: the end of the process closes the rest.
+            waits = any(
+                disk.hangs or disk.is_slow or disk.changed_at >= began for disk in self.disks
+            )
             files, sockets = len(process.descriptors), self._world.network.sockets_of(process)
-            if (files or sockets) and not hung:
+            if (files or sockets) and not waits:
                 self._world.violation(f"{self} stopped with {files} files and {sockets} sockets")
             self._world.network.process_died(process, silently=False)
             self._end()
