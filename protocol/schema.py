@@ -626,12 +626,12 @@ class VerifyOutputs(Message, frozen=True, tag=58):
 
 
 class TraceContext(Message, frozen=True, tag=63):
-    """Joins a map output, a gate or a channel to a trace.
+    """Joins a partition, a gate or a channel to a trace.
 
-    Only with the feature TRACES. It comes after OpenPartition and before FinishPartition, or right
-    before the OpenGate or the PartitionRequest with its number. ``traceparent`` is a text of W3C
-    Trace Context; if it is empty or invalid, the receiver begins a trace. Stage and task attempt
-    are those of Spark.
+    Only with the feature TRACES. It comes after OpenPartition or OpenPipelinedPartition and before
+    FinishPartition, or right before the OpenGate or the PartitionRequest with its number.
+    ``traceparent`` is a text of W3C Trace Context; if it is empty or invalid, the receiver begins a
+    trace. Stage and task attempt are those of Spark.
     """
 
     number: U32
@@ -640,7 +640,7 @@ class TraceContext(Message, frozen=True, tag=63):
     task_attempt_id: I64 | None
 
     def numbered(self, number: int) -> "TraceContext":
-        """Return the same context for another map output, gate or channel."""
+        """Return the same context for another partition, gate or channel."""
         return TraceContext(number, self.traceparent, self.stage_id, self.task_attempt_id)
 
 

@@ -1,4 +1,4 @@
-"""A log call that names an application, shuffle, map attempt, peer or error gives it as a field."""
+"""Log calls give the application, shuffle, map attempt, peer and error they name as fields."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ FIELDS = {
     "map_attempt": ({"map_attempt_id", "attempt"}, "log_fields"),
     "peer": ({"remote", "address", "origin", "taskmanager_id"}, "counted("),
 }
-"""For each field the variables and attributes that it is for, and what else makes it."""
+"""For each field: the variables and attributes that require it, and another way to give it."""
 OWN = {"taskmanager.py", "supervisor.py"}
 """Files that log the address and the id of this TaskManager, which is not a peer."""
 
 
 def names(node: ast.AST | None) -> set[str]:
-    """Return the variables and attributes in an expression."""
+    """Return the names of variables and attributes in an expression."""
     nodes = [] if node is None else ast.walk(node)
     return {getattr(each, "attr", getattr(each, "id", "")) for each in nodes}
 
 
 def lacking(function: ast.AST, with_code: set[str]) -> list[tuple[int, str]]:
-    """Return the lines and fields that log calls of a function lack."""
+    """Return the fields that log calls of a function lack, with the lines of the calls."""
     nodes, found = [*ast.walk(function)], []
     calls = [each for each in nodes if isinstance(each, ast.Call) and names(each.func) & LEVELS]
     calls = [each for each in calls if "logger" in names(each.func)]
@@ -46,7 +46,7 @@ def lacking(function: ast.AST, with_code: set[str]) -> list[tuple[int, str]]:
     return found
 
 
-def test_what_a_log_call_names_is_a_field():
+def test_log_calls_give_what_they_name_as_fields():
     layers = [*(REPOSITORY / each for each in ("protocol", "transport", "shuffle"))]
     paths = [path for layer in layers for path in layer.rglob("*.py")]
     trees = {path: [*ast.walk(ast.parse(path.read_text("utf-8")))] for path in paths}

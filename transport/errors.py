@@ -58,7 +58,7 @@ def printable(text: str) -> str:
 
 
 def code_field(error: object) -> dict[str, str]:
-    """Return the ``extra`` of a log line about an error: its code, if it has one."""
+    """Return the ``extra`` of a log line about an error: its code, if it has a code."""
     return {"code": error.code.name} if isinstance(error, SluiceError) else {}
 
 
@@ -88,7 +88,7 @@ def log_end(
         remote: The other side, as ``describe_peer`` returns it.
         reason: The kind of the error; does not depend on the other side.
         error: The error.
-        application: The application of the connection; empty: it is not known yet.
+        application: The application of the connection; empty if it is not known yet.
     """
     kind = f"{verb} connection: {reason}"
     extra = {**counted(kind, remote), "application": application, "peer": remote}

@@ -35,9 +35,9 @@ def start_task(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
 
 
 def start_shared(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-    """Run a coroutine like :func:`start_task` that may fail when nobody waits for it any longer.
+    """Run a coroutine that several tasks may wait for, like :func:`start_task`.
 
-    Those who wait for it get its failure. If all have been cancelled, it is not reported.
+    Each waiter gets its failure. asyncio does not report a failure that has no waiter left.
     """
     task = start_task(work)
     task.add_done_callback(mark_retrieved)

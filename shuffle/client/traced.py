@@ -46,7 +46,12 @@ def traced(traceparent: str = "") -> Iterator[None]:
 
 
 def trace_context(number: int, features: int) -> TraceContext | None:
-    """Return the context for a partition or gate; None if it, or its TaskManager, has no traces."""
+    """Return the context of a partition or gate; None if it is not traced.
+
+    Args:
+        number: Number of the partition or gate.
+        features: The features that both sides of the connection have.
+    """
     traceparent = _CONTEXT.get()
     if traceparent is None or not features & TRACES:
         return None

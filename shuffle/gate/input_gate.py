@@ -126,7 +126,7 @@ class InputGate(ReadableGate):
         self.opener = opener
         self._released = False
         self.ended: set[int] = set()
-        """The indexes of the channels that have ended."""
+        """Indexes of the channels that have ended."""
         self._listener: Callable[[], None] | None = None
 
     # ---- set-up --------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ class Availability:
         self._waiters: dict[asyncio.Future[None], None] = {}  # a set that keeps their order
         self._idle_seconds = 0.0
         self.idle_since = 0.0
-        """Since when readers have waited, if any wait, as of ``time.monotonic()``."""
+        """When the current wait began, as of ``time.monotonic()``; stale if no reader waits."""
 
     @property
     def waiting(self) -> int:

@@ -251,11 +251,11 @@ class UsedPort(NamedTuple):
     """A port that a TaskManager listens on.
 
     Attributes:
-        setting: Its key.
+        setting: The key of the port.
         host: The first address that it listens on, or the loopback if it listens on all.
         port: The port.
         error: Why a TaskManager could not listen there; None if it could.
-        process: Index of the data process that has it; 0 also for a port that is not derived.
+        process: Index of the data process that listens on a data port; 0 for the HTTP port.
     """
 
     setting: str
@@ -266,7 +266,7 @@ class UsedPort(NamedTuple):
 
 
 def used_ports(config: TaskManagerConfig) -> Iterator[UsedPort]:
-    """Yield the ports that a TaskManager would listen on, those of all data processes included."""
+    """Yield the ports that a TaskManager would listen on, in all its data processes."""
     hosts = config.with_addresses()
     processes = shares.process_count(config) if config.transport.data_port else 0
     for process in range(processes):
@@ -277,7 +277,7 @@ def used_ports(config: TaskManagerConfig) -> Iterator[UsedPort]:
 
 
 def _used(setting: str, hosts: tuple[str, ...], port: int, process: int = 0) -> UsedPort:
-    """Return a port, with the error of listening on it now."""
+    """Return a port, with the error that listening on it raises now."""
     own = hosts[0] if hosts else ANY_FAMILY
     if is_every_address(own):
         own = "::1" if ":" in own else "127.0.0.1"

@@ -90,8 +90,8 @@ class Given(NamedTuple):
         """Return an access token; empty if there is nothing to prove.
 
         Args:
-            scope: What it allows.
-            configured: The secret in a configuration, for when no other credential is given.
+            scope: What the token allows.
+            configured: The secret file of a configuration, used if no other credential is given.
 
         Raises:
             click.ClickException: A file cannot be read or holds no secret.

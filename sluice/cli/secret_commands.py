@@ -191,7 +191,7 @@ def _parsed(text: str) -> TokenReport:
     """Return the fields of a token.
 
     Raises:
-        click.ClickException: It is not one.
+        click.ClickException: The text is not a token.
     """
     is_access = text.strip().startswith(PREFIX)
     try:

@@ -62,7 +62,7 @@ WITHOUT_DOCUMENT = {
 
 
 @pytest.mark.parametrize("path", list(commands()), ids=" ".join)
-def test_each_command_prints_json_unless_its_output_is_not_a_result(path):
+def test_each_command_with_a_result_prints_json(path):
     is_group = "COMMAND [ARGS]..." in run(*path, "--help").stdout
     has_json = "--json" in run(*path, "--help").stdout
     assert has_json == (not is_group and path not in WITHOUT_DOCUMENT)

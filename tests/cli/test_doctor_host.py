@@ -190,7 +190,7 @@ class TestPorts:
         ("listened", "asked"),
         [("127.0.0.2", "127.0.0.2"), ("0.0.0.0", "127.0.0.1"), ("*", "127.0.0.1"), ("::", "::1")],
     )
-    def test_the_taskmanager_of_this_host_is_asked_where_it_listens(
+    def test_doctor_asks_the_address_that_the_taskmanager_listens_on(
         self, tmp_path, listened, asked
     ):
         config = taskmanager_config(tmp_path).model_copy(

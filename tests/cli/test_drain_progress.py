@@ -97,7 +97,7 @@ def test_the_outcome_is_json_whether_or_not_all_have_moved(staying, exit_code):
 
 
 @pytest.mark.parametrize(("state", "exit_code"), [("ready", 0), ("stopped", 1)])
-def test_undrain_prints_the_state_as_json_whether_or_not_it_is_ready(state, exit_code):
+def test_undrain_prints_the_state_as_json(state, exit_code):
     with page_serving(json.dumps({"state": state})) as port:
         result = run("undrain", "--json", f"127.0.0.1:{port}")
     assert result.exit_code == exit_code

@@ -134,7 +134,7 @@ def test_a_token_made_by_a_command_is_valid_for_a_minute(monkeypatch, secret_fil
     assert token == make_access_token(SECRET, scope, NOW + TOKEN_SECONDS).to_text()
 
 
-def test_the_secret_of_the_configuration_is_used_last(monkeypatch, secret_file, tmp_path):
+def test_the_secret_of_the_configuration_is_the_last_choice(monkeypatch, secret_file):
     monkeypatch.delenv("SLUICE_CLUSTER_SECRET_FILES", raising=False)
     monkeypatch.setattr("sluice.cli.http_client.time.time", lambda: float(NOW))
     made = make_access_token(SECRET, "status", NOW + TOKEN_SECONDS).to_text()

@@ -398,11 +398,11 @@ class TestJson:
             assert document["id"] == token.token_id.hex()
             assert document["expires_at"] == token.expires_at_seconds == NOW + 7 * 86400
 
-    def test_a_token_without_an_expiry_has_none(self, secret_file):
+    def test_the_expiry_of_a_token_that_never_expires_is_null(self, secret_file):
         made = json.loads(create(secret_file, "--json", "--expires=never").stdout)
         assert made["expires_at"] is None
 
-    def test_a_token_is_shown_without_itself(self, now):
+    def test_the_fields_of_a_token_do_not_contain_the_token(self, now):
         token = SubmitToken.make(SECRET, f"al{STEERING}ice", NOW - 1, TOKEN_ID)
         shown = run("token", "show", "--json", stdin=token.to_text())
         assert json.loads(shown.stdout) == {

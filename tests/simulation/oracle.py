@@ -152,7 +152,7 @@ class Oracle:
 
     def release_acknowledged(self, member: int, key: ShuffleKey, end: int | None) -> None:
         """Note that a TaskManager has acknowledged a release: no restart undoes it."""
-        if end is None:  # it takes commits again: the client may use the id once more
+        if end is None:  # it accepts commits again: the client may reuse the id
             self._acknowledged.pop((member, key), None)
         else:
             before = self._acknowledged.get((member, key), 0)
@@ -275,8 +275,8 @@ class Oracle:
         if holder in output.doubtful:
             self._world.trace(f"{where}: damaged bytes, as the block's checksum tells")
         elif any(found == each.content(subpartition) for each in output.earlier):
-            # One that lost the output may have a copy of an earlier one since: the names of real
-            # clients tell them apart.
+            # A TaskManager that lost the output may have got a copy of an earlier one. Spark does
+            # not reuse names.
             if holder in output.seen:
                 self._world.violation(f"{where} has the bytes of an earlier output of this name")
         else:

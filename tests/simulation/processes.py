@@ -119,7 +119,7 @@ class Member:
         if self.process is process:
             if isinstance(ended, BaseException):
                 self._world.violation(f"{self} does not stop: {ended!r}")
-            # What waits for a disk is given up after a while: the end of the process closes the rest.
+            # A stop waits for a slow disk only for a while; the end of the process closes the rest.
             waits = any(
                 disk.hangs or disk.is_slow or disk.changed_at >= began for disk in self.disks
             )

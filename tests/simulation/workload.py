@@ -32,7 +32,7 @@ PAUSE_SECONDS: Final = 5.0
 """Longest time between two operations of a task."""
 
 DETECTION_SECONDS: Final = 10.5
-"""Time after which a probe that was due finds that a directory hangs."""
+"""Longest time that a probe takes to find that a directory hangs."""
 
 AGAIN_RATE: Final = 0.5
 """Part of the failed map outputs that are written again elsewhere, by the same name."""

@@ -1,16 +1,16 @@
-"""What to write instead of a name that nobody knows."""
+"""Suggestions for unknown names in a configuration."""
 
 import difflib
 from collections.abc import Iterable, Mapping
 
 
 def suggestion(name: str, known: Iterable[str], places: Mapping[str, str] | None = None) -> str:
-    """Return what follows the name in an error message.
+    """Return the end of an error message about an unknown name.
 
     Args:
         name: The unknown name.
-        known: The names that may stand where it stands.
-        places: Names that may stand elsewhere, and where.
+        known: Valid names at this place.
+        places: Names that are valid elsewhere, and where.
     """
     if nearest := _nearest(name, known):
         return f": did you mean {nearest}?"

@@ -11,7 +11,7 @@ from ....transport.settings import NONE_ALLOWED, Settings
 
 
 class TracesConfig(Settings):
-    """Traces of map outputs and gates whose clients ask for them."""
+    """Traces of tasks that ask for them, and of the moves of a drain."""
 
     traces_endpoint: Annotated[str | None, NONE_ALLOWED] = None
     """URL of an OTLP/HTTP collector, such as `http://HOST:4318/v1/traces`. None: no traces. Needs

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 PROCESS: Final = "this process"
-"""What a gate of an embedded task has for the address of its reader."""
+"""Name of the reader of an embedded task's gate; readers elsewhere have an address."""
 
 
 class EmbeddedServices(NamedTuple):
@@ -193,7 +193,7 @@ class EmbeddedClient(ShuffleEnvironment):
         shuffle = ShuffleKey(self._namespace, wanted.shuffle.shuffle_id)
         counters = self._services.counters
         opener = TaskManagerChannelOpener(
-            f"gate {counters.gates_opened + 1} of {PROCESS}",  # no other gate here has the number
+            f"gate {counters.gates_opened + 1} of {PROCESS}",  # unique in this process
             gates,
             wanted._replace(shuffle=shuffle),
             self._read_pool,

@@ -1,6 +1,6 @@
 """Waits of the gates that tasks in the TaskManager's own process read.
 
-Nothing counts the channels of such a gate while data moves, so all of them are looked at.
+Such a gate keeps no counts of its channels while data moves, so a status examines all of them.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
 
 def embedded_gate(client: EmbeddedClient, gate: InputGate) -> WaitParty:
-    """Return the party of a gate of an embedded task."""
+    """Return the party of an embedded task's gate."""
     return WaitParty("gate", gate.name, client.namespace)
 
 
 def waits_of_client(client: EmbeddedClient, most_channels: int) -> Iterator[Wait]:
-    """Yield the waits of the gates of a client: for their tasks, or for data.
+    """Yield the waits of a client's gates: for their tasks, or for data.
 
     Args:
         client: The client.
-        most_channels: Channels of a gate to name.
+        most_channels: Maximum number of channels of a gate that are named.
     """
     for gate in client.gates:
         yield from _of_gate(embedded_gate(client, gate), client.namespace, gate, most_channels)
@@ -52,7 +52,7 @@ def _of_gate(
     elif since is None:
         reader = WaitParty("reader", PROCESS, application_id)
         text = (
-            f"{len(unread)} of {len(gate.channels)} channels have data, and their task takes none"
+            f"{len(unread)} of {len(gate.channels)} channels have data that the task does not read"
         )
         yield Wait(party, reader, text, READ_THE_GATE)
         yield from held_up(party, gate, islice(unread, most_channels), None)

@@ -1,4 +1,4 @@
-# Longer than 450 lines, because the messages of a client and all ends of a partition share a state.
+# Longer than 450 lines, because a client's messages and all ends of a partition share one state.
 """A pipelined partition that a client writes while its readers already read.
 
 A data buffer or event is received straight into the segment that was granted for it, and queued as
@@ -141,7 +141,7 @@ class PipelinedOutput(IncomingOutput):
         self._credit.fill()
 
     def trace(self, tracing: "Tracing", context: TraceContext) -> None:
-        """Begin the spans of the partition, unless it has some."""
+        """Begin the spans of the partition, unless it has spans or is not open."""
         if self._spans is None and self.state is PipelinedState.OPEN:
             attempt = MapAttemptKey(self.key, self.map_attempt_id)
             self._spans = tracing.pipelined_partition(context, attempt, self._kind.name.lower())

@@ -236,7 +236,7 @@ class ProducerHandler:
                 self._outputs.fail(message.partition, error)
 
     def _trace(self, message: TraceContext) -> None:
-        """Trace the output with a number; ignore a context that is late or early."""
+        """Trace the output with this number; ignore a context that is late or early."""
         output = self._outputs.by_number.get(message.number)
         tracing = self._services.tracing
         if tracing is None:

@@ -290,7 +290,7 @@ class ApplicationCopies:
         if outcome is Outcome.ABSENT:
             is_here = self._services.holdings.get(attempt) is not None
             if is_here and self._services.watches.presence(place) is Presence.PRESENT:
-                # Only the connection was lost, so no change of its presence follows.
+                # Only the connection was lost: no change of presence will cause a retry.
                 self._stalled.add(attempt, self._services.placement.last_refusal)
         elif outcome is not Outcome.COPIED:
             self._services.holdings.has_not(attempt, taskmanager_id)

@@ -320,7 +320,7 @@ class ConsumerHandler(ServingHandler):
         reader: CreditBasedViewReader,
         source: ChannelSource,
     ) -> ChannelSource:
-        """Begin the span of a channel, and return its source with the context for it."""
+        """Begin the span of a channel, and return its source with the context of the span."""
         tracing = self._services.tracing
         if tracing is None:
             return source

@@ -20,8 +20,9 @@ def require_new_copy(
 ) -> None:
     """Check that a copy is not here, before its bytes are sent.
 
-    One that was only found in the remote tier is not here. An earlier copy of the same origin with
-    other bytes is dropped: the origin has lost what it had copied, and has it anew.
+    A map output that was only found in the remote tier does not count as here. An earlier copy of
+    the same origin with other bytes is dropped: the origin has lost what it had copied, and has
+    written it again.
 
     Args:
         store: Has the map outputs.

@@ -3,9 +3,9 @@
 A gate has one wait for each of its causes, however many channels it has, and so has a connection of
 another TaskManager, except for its channels to pipelined partitions.
 
-There may be thousands of gates, each with hundreds of channels, and a status has a few waits of
-them. So :func:`waiting_gates` looks at the counts of a gate only. The caller chooses the gates that
-have waited longest, and :func:`waits_of_gate` looks at some channels of each.
+A TaskManager may have thousands of gates, each with hundreds of channels, and a status has 200
+waits. So :func:`waiting_gates` reads only the counts of each gate. The caller chooses the gates
+that have waited longest, and :func:`waits_of_gate` examines some channels of each.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     GateChannel: TypeAlias = tuple[InputChannel, ChannelSource]
 
 MAX_REQUESTS: Final = 1000
-"""Requests that are looked at for one status: the oldest ones of the shuffles that wait longest."""
+"""Requests examined for one status: the oldest of the shuffles that have waited longest."""
 
 READ_THE_GATE: Final = (
     "Look at the task that reads: it is busy, paused or blocked by what it writes"
@@ -83,12 +83,12 @@ def gate_party(handler: ConsumerHandler | PeerHandler, number: int) -> WaitParty
 
 
 class WaitingGate(NamedTuple):
-    """A gate of a consumer that waits, or a part of its channels.
+    """A gate of which all channels, or some, wait.
 
     Attributes:
-        handler: The consumer.
-        number: Its number there.
-        began_at: Since when it has waited, at least, as of ``time.monotonic()``; None: not known.
+        handler: Serves the consumer that reads the gate.
+        number: The number of the gate at this consumer.
+        began_at: When the wait began, or later, as of ``time.monotonic()``; None: not known.
     """
 
     handler: ConsumerHandler
@@ -97,7 +97,7 @@ class WaitingGate(NamedTuple):
 
 
 def waiting_gates(handler: ConsumerHandler) -> Iterator[WaitingGate]:
-    """Yield the gates of a consumer that wait; costs the same for any number of channels."""
+    """Yield a consumer's gates that wait, in a time that does not depend on their channels."""
     writable = handler.connection.writable
     for number, times in handler.gate_times.items():
         for_data, for_credit, sending = times.counts
@@ -111,11 +111,11 @@ def waiting_gates(handler: ConsumerHandler) -> Iterator[WaitingGate]:
 
 
 def waits_of_gate(waiting: WaitingGate, most_channels: int) -> Iterator[Wait]:
-    """Yield the waits of a gate that waits.
+    """Yield the waits of a gate.
 
     Args:
         waiting: The gate.
-        most_channels: Channels to look at: the first ones that wait.
+        most_channels: Maximum number of channels to examine: the first ones that wait.
     """
     handler, number, since = waiting
     connection = handler.connection
@@ -141,7 +141,7 @@ def waits_of_gate(waiting: WaitingGate, most_channels: int) -> Iterator[Wait]:
 def _channels_in(
     activity: int, gate: InputGate, readers: list[CreditBasedViewReader]
 ) -> Iterator[GateChannel]:
-    """Yield the channels of a gate with an activity, those that are closed left out."""
+    """Yield the open channels of a gate that have an activity."""
     for reader, channel, source in zip(readers, gate.channels, gate.sources, strict=False):
         if reader.activity == activity and reader.view is not None:
             yield channel, source
@@ -153,10 +153,10 @@ def held_up(
     """Yield the local pipelined subpartitions that wait for a gate.
 
     Args:
-        party: The gate's.
+        party: The party of the gate.
         gate: The gate.
         channels: Its channels that have data.
-        since: Since when they have waited; None: not known.
+        since: When their wait began; None: not known.
     """
     for channel, source in channels:
         if isinstance(channel, LocalInputChannel) and channel.is_pipelined:
@@ -173,14 +173,14 @@ def causes(
     waiting: int,
     since: float | None,
 ) -> Iterator[Wait]:
-    """Yield one wait for each cause for which a gate has no data.
+    """Yield a wait for each reason why a gate has no data.
 
     Args:
-        party: The gate's.
+        party: The party of the gate.
         gate: The gate.
-        channels: Channels that wait for data.
-        waiting: How many wait for data, those that are not among them included.
-        since: Since when they have waited; None: not known.
+        channels: Channels to examine, which wait for data.
+        waiting: Number of all its channels that wait for data.
+        since: When their wait began; None: not known.
     """
     found: Counter[_Cause] = Counter()
     sought = request(gate.opener.wanted), "the partition is not here yet", RUN_THE_TASK
@@ -237,8 +237,8 @@ def waits_of_peer(handler: PeerHandler, most_channels: int) -> Iterator[Wait]:
     """Yield the waits of the channels that another TaskManager reads.
 
     Args:
-        handler: The other TaskManager's.
-        most_channels: Channels to look at: the oldest ones that wait.
+        handler: Serves the other TaskManager.
+        most_channels: Maximum number of channels to examine: the oldest ones that wait.
     """
     connection = handler.connection
     (times,) = handler.times
@@ -277,7 +277,7 @@ def waits_of_peer(handler: PeerHandler, most_channels: int) -> Iterator[Wait]:
 
 
 def waiting_channels(handler: PeerHandler) -> int:
-    """Return how many channels of another TaskManager wait."""
+    """Return the number of channels of another TaskManager that wait."""
     (times,) = handler.times
     for_data, for_credit, sending = times.counts
     return for_data + for_credit + (0 if handler.connection.writable else sending)
@@ -319,10 +319,12 @@ def _pipelined(
 
 
 def oldest_requests(partitions: ResultPartitionManager) -> tuple[list[WaitingRequest], int]:
-    """Return the oldest requests whose partitions are not here yet, equal ones of gates once.
+    """Return the oldest requests for partitions that are not here yet.
+
+    Equal requests of several gates count once.
 
     Returns:
-        At most as many as a status has waits, and the number of the others.
+        At most as many requests as a status has waits, and the number of the others.
     """
     oldest = nsmallest(MAX_WAITS, partitions.waiting.values(), key=_first)
     most = MAX_REQUESTS // max(1, len(oldest))
@@ -339,7 +341,7 @@ def oldest_requests(partitions: ResultPartitionManager) -> tuple[list[WaitingReq
 
 
 def _first(requests: dict[Future[None], WaitingRequest]) -> float:
-    """Return when the first request of a shuffle came."""
+    """Return the time of the first request for a shuffle."""
     return next(iter(requests.values())).began_at
 
 

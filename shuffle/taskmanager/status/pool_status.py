@@ -51,7 +51,7 @@ class PoolStatus(msgspec.Struct, frozen=True, gc=False):
     """Segments lent beyond the limit on purpose since the pool was made."""
     full_channels: Annotated[int, gauge("Channels that have their maximum of segments.")] = 0
     application_id: str = ""
-    """The application whose quota its segments count for; empty: the TaskManager itself."""
+    """The application whose quota its segments count for; empty: none."""
 
 
 class NetworkPoolStatus(msgspec.Struct, frozen=True, gc=False):

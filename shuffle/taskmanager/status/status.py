@@ -230,7 +230,7 @@ class TaskManagerStatus(msgspec.Struct, frozen=True):
     waits: tuple[WaitStatus, ...] = ()
     """What waits for what, the longest waits first."""
     waits_omitted: int = 0
-    """An upper bound of the waits that are not among them."""
+    """Estimated number of the other waits."""
     recent: tuple[RecentSample, ...] = ()
     """Samples of the last minutes, the oldest first."""
 

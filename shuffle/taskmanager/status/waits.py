@@ -54,8 +54,8 @@ if TYPE_CHECKING:
     from ..wiring import NetworkEnvironment
 
 MAX_CHANNELS: Final = 1000
-"""Channels that are looked at for one status, of all gates together, and of all other TaskManagers
-together."""
+"""Channels examined for one status: of all gates of clients together, and of all other TaskManagers
+together. Also the channels named of all gates of embedded tasks together."""
 
 MAX_NAME_CHARACTERS: Final = 160
 MAX_TEXT_CHARACTERS: Final = 400
@@ -69,13 +69,14 @@ DRAINS: Final = (
 
 
 def waits_of(environment: NetworkEnvironment) -> tuple[tuple[WaitStatus, ...], int]:
-    """Return the waits of a TaskManager, the longest first, and the number of the others.
+    """Return the waits of a TaskManager, the longest first, and how many more there are.
 
-    Those whose time is not known come last. The number of the others is an upper bound: channels
-    and requests that were not looked at count one by one.
+    Waits of unknown time come last. The number of the others is an estimate: each gate, request and
+    channel of another TaskManager that was not examined counts as one wait.
 
-    The cost has a bound for any number of channels and requests; it grows with the numbers of
-    gates, shuffles and connections, and of outputs that are written, all of which have quotas.
+    The cost has a bound for any number of channels and requests of clients. It grows with the
+    numbers of gates, shuffles, connections and outputs that are written, all of which have quotas,
+    and with the channels of embedded tasks.
     """
     now = monotonic()
     found = _Found()
@@ -91,7 +92,7 @@ class _Found:
 
     Attributes:
         waits: The waits.
-        omitted: The number of those that were not looked at.
+        omitted: The estimated number of waits that are not among them.
     """
 
     def __init__(self) -> None:
@@ -99,7 +100,7 @@ class _Found:
         self.omitted = 0
 
     def add_some(self, waits: Iterable[Wait]) -> None:
-        """Add as many waits of the same age as a status has, and count the others."""
+        """Add the first waits, up to the number that a status has, and count the others."""
         waits = iter(waits)
         self.waits += islice(waits, MAX_WAITS)
         self.omitted += sum(1 for _ in waits)
@@ -161,7 +162,7 @@ def _collect(environment: NetworkEnvironment, found: _Found) -> None:
 def _collect_readers(
     environment: NetworkEnvironment, handlers: Sequence[object], found: _Found
 ) -> None:
-    """Collect the waits of gates, of channels of other TaskManagers, and of their requests."""
+    """Collect the waits of gates, of channels of other TaskManagers, and of requests."""
     gates: list[WaitingGate] = [
         gate
         for handler in handlers
@@ -188,7 +189,7 @@ def _collect_readers(
 
 
 def _collect_embedded(clients: Iterable[EmbeddedClient], found: _Found) -> None:
-    from ..embedded.embedded_waits import waits_of_client  # a daemon has no tasks
+    from ..embedded.embedded_waits import waits_of_client  # not in a daemon
 
     gates = sum(len(each.gates) for each in clients)
     most = max(1, MAX_CHANNELS // max(1, gates))
@@ -259,7 +260,7 @@ def _of_drain(
 def _of_drain_embedded(
     clients: Iterable[EmbeddedClient], drain: WaitParty, began_at: float | None
 ) -> Iterator[Wait]:
-    """Yield the gates and map outputs of embedded tasks; their pipelined partitions come later."""
+    """Yield the gates and map outputs of embedded tasks, without pipelined partitions."""
     from ..embedded.embedded_waits import embedded_gate
 
     for client in clients:

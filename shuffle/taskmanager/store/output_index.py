@@ -244,7 +244,11 @@ class OutputIndex:
         self._lost.setdefault(output.key, {})[output.map_attempt_id] = why
 
     def remove(self, output: MapOutput) -> None:
-        """Remove a map output that is here, like :meth:`lose`; another one takes its place."""
+        """Remove a map output that another one replaces: unlike :meth:`lose`, it is not lost.
+
+        Raises:
+            ValueError: It is not here; another one with its name may be.
+        """
         key = output.key
         if self.get(key, output.map_attempt_id) is not output:
             msg = f"map output {output.map_attempt_id} of {key} is not here"

@@ -96,10 +96,10 @@ class ReleasedShuffles:
 class Releases:
     """The releases of shuffles: of all map attempts, or of those below a number.
 
-    A client that releases a shuffle without a number may reuse the shuffle's id. So later commits
-    of its producers are accepted, also below the number of an earlier release. Later copies are
-    refused: they come from a TaskManager that does not know of the release. With a number, commits
-    and copies below it are refused.
+    After a release with a number, commits and copies below it are refused. A client that releases a
+    shuffle without a number may reuse the shuffle's id, so later commits are accepted, even below
+    the number of an earlier release. Later copies are refused, because they come from a TaskManager
+    that does not know of the release.
 
     Args:
         accounts: The accounts of the applications, which are charged for their intervals.

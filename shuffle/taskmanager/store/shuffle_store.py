@@ -149,7 +149,7 @@ class ShuffleStore:
     def commit(self, output: MapOutput) -> "asyncio.Future[None]":
         """Commit a map output: write its row to the journal, then make it visible.
 
-        A copy from another TaskManager takes the place of one that was found in the remote tier.
+        A copy from another TaskManager replaces a map output that was found in the remote tier.
 
         Args:
             output: Its regions come from :meth:`RegionWriter.finish`. When the future succeeds,
@@ -417,8 +417,8 @@ class ShuffleStore:
         return self._tiers.wholes()
 
     def waits(self) -> "Iterator[Wait]":
-        """Yield what waits for the directories and the remote tier, for status."""
-        # A daemon that nobody asks does not load them.
+        """Yield the waits for directories and the remote tier, for status."""
+        # Imported here: a TaskManager loads them only when its status is read.
         from .store_waits import waits_of_calls, waits_of_remote, waits_of_rows
 
         yield from waits_of_calls(self._storage.threads)

@@ -1,4 +1,4 @@
-"""What waits for storage: reads and writes at directories, commits, requests to the remote tier."""
+"""Waits for storage: reads and writes at directories, commits, requests to the remote tier."""
 
 from __future__ import annotations
 
@@ -61,9 +61,9 @@ def waits_of_rows(journal: JournalWriter) -> Iterator[Wait]:
 
 
 def waits_of_remote(remote: RemoteOutputs) -> Iterator[Wait]:
-    """Yield a wait for each application with requests to the remote tier, and with uploads.
+    """Yield the waits of applications for requests to the remote tier and for upload memory.
 
-    Uploads wait for memory, which the uploads that are under way hold.
+    The uploads under way hold the memory for which other uploads wait.
     """
     tier = remote.tier
     resource = place(str(tier.place))

@@ -1,1 +1,1 @@
-"""Traces of map outputs and gates; loaded only where ``traces_endpoint`` is set."""
+"""Traces of partitions, gates and moves; loaded only where ``traces_endpoint`` is set."""

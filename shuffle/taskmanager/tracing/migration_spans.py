@@ -1,4 +1,4 @@
-"""The spans of one pass in which a drain moves map outputs."""
+"""The spans of one migration, in which a drain moves map outputs."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -8,10 +8,10 @@ from .traced_span import TracedSpan, Value
 
 
 class MigrationSpans:
-    """The span of a pass, and those of its moves.
+    """The span of a migration, and the spans of its moves.
 
     Args:
-        span: The span of the pass, which has begun.
+        span: The span of the migration, which has begun.
     """
 
     def __init__(self, span: TracedSpan) -> None:
@@ -32,7 +32,7 @@ class MigrationSpans:
 
         Args:
             attempt: The map output.
-            place: Where it is read now; None: it stays, or is gone.
+            place: The TaskManager that readers are sent to; None: it stays, or is gone.
             reason: Why it stays.
         """
         move = self._moves.pop(attempt, None)
@@ -44,7 +44,7 @@ class MigrationSpans:
             move.end({"sluice.target": str(place)})
 
     def end(self, moved: int, staying: int, reason: str) -> None:
-        """End the span of the pass, and of moves that were canceled."""
+        """End the span of the migration, and the spans of canceled moves."""
         for attempt in list(self._moves):
             self.end_move(attempt, None, "")
         attributes: dict[str, Value] = {

@@ -1,4 +1,4 @@
-"""The spans of one pipelined partition: all of it, and the part of its map task."""
+"""The spans of one pipelined partition: the whole partition, and the writes of its map task."""
 
 from typing import Final
 
@@ -8,8 +8,8 @@ from .traced_span import TracedSpan, Value
 class PartitionSpans:
     """The spans of a pipelined partition.
 
-    The first one lasts until the readers have reached the end. Its child ``write`` lasts until the
-    map task has finished. So the rest of the first one is the time of the readers.
+    The span of the partition lasts until its readers have reached the end. Its child ``write``
+    lasts until the map task has finished. The time between the two ends is the time of the readers.
 
     Args:
         span: The span of the partition, which has begun.
@@ -22,7 +22,7 @@ class PartitionSpans:
     def written(
         self, total_bytes: int, credit_wait_seconds: float, error: BaseException | None = None
     ) -> None:
-        """End the span of the map task's part. Idempotent."""
+        """End the span ``write``. Idempotent."""
         attributes: dict[str, Value] = {
             "sluice.bytes": total_bytes,
             "sluice.credit_wait_seconds": credit_wait_seconds,

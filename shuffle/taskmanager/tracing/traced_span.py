@@ -34,7 +34,7 @@ class TracedSpan:
         origin: The context that the client sent, with Spark's stage and task attempt.
 
     Attributes:
-        before_end: Called when the span is about to end.
+        before_end: Called before the span ends.
     """
 
     __slots__ = ("_origin", "_span", "_tracer", "before_end")
@@ -73,11 +73,11 @@ class TracedSpan:
 
     @property
     def identity(self) -> SpanContext:
-        """The ids of the span, for :meth:`link`; valid also after its end."""
+        """The ids of the span, for :meth:`link`; valid after its end, too."""
         return self._span.get_span_context()
 
     def link(self, other: SpanContext) -> None:
-        """Name a span, usually of another trace, whose data this one works with."""
+        """Link to the span of the data that this span reads, usually in another trace."""
         self._span.add_link(other)
 
     def end(

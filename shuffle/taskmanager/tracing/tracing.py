@@ -8,11 +8,11 @@
     pipelined partition ─ write                its map task
     migration ─ move ─ copy ─── map output     at the TaskManager that gets the map output
 
-A span belongs to an output, a gate or a source of a gate, never to a buffer. Only a client that
-sends a :class:`~sluice.protocol.schema.TraceContext` gets spans; a migration begins a trace of its
-own. A source that reads a pipelined partition links to the span of the partition, because the
-reader is another task, perhaps with another trace. The parent of each span is given,
-not found in a context variable, because callbacks of one connection serve many tasks.
+A span belongs to an output, a gate, a source of a gate or a move, never to a buffer. Only a client
+that sends a :class:`~sluice.protocol.schema.TraceContext` gets spans; a migration begins a trace of
+its own. A source that reads a pipelined partition links to the span of the partition, because the
+reader is another task, perhaps with another trace. The parent of each span is given, not found in a
+context variable, because callbacks of one connection serve many tasks.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ MAX_COPIED_OUTPUTS: Final = 4096
 Beyond it the oldest ones get copies without spans."""
 
 MAX_LINKED_PARTITIONS: Final = 4096
-"""Pipelined partitions to whose spans the sources of their readers can link, the latest ones."""
+"""Pipelined partitions to which readers can link, the latest ones."""
 
 EXPORT_SECONDS: Final = 5
 """Time in which the collector must answer, and which the last request may take at the end."""
@@ -162,7 +162,7 @@ class Tracing:
     def _link_at_end(
         self, span: TracedSpan, wanted: SubpartitionRange, map_attempt_ids: Sequence[int]
     ) -> None:
-        """Link a reader's span to that of its pipelined partition, which may not be here yet."""
+        """Link a reader's span to the span of its pipelined partition, which may begin later."""
         if len(map_attempt_ids) != 1:
             return
         attempt = MapAttemptKey(wanted.shuffle, map_attempt_ids[0])
@@ -175,12 +175,12 @@ class Tracing:
         span.before_end = link
 
     def begin_migration(self) -> None:
-        """Begin the trace of a pass that moves map outputs."""
+        """Begin the trace of a migration."""
         span = self._begin("migration", TraceContext(0, "", None, None), {})
         self._migration = None if span is None else MigrationSpans(span)
 
     def begin_move(self, attempt: MapAttemptKey) -> None:
-        """Begin the span of the move of a map output, if the pass is recorded."""
+        """Begin the span of the move of a map output, if the migration is recorded."""
         if self._migration is not None:
             self._migration.begin(attempt, _output(attempt))
 
@@ -190,7 +190,7 @@ class Tracing:
             self._migration.end_move(attempt, place, reason)
 
     def end_migration(self, moved: int, staying: int, reason: str) -> None:
-        """End the trace of a pass.
+        """End the trace of a migration.
 
         Args:
             moved: Map outputs that it moved.

@@ -23,7 +23,7 @@ class FairSlots:
         self._free = count
         self._queue: FairQueue[asyncio.Future[None]] = FairQueue()
         self._requests: dict[asyncio.Future[None], tuple[str, float]] = {}
-        """The application of each request, and when it came."""
+        """The application and the time of each request."""
 
     @property
     def waiting(self) -> int:
@@ -31,7 +31,7 @@ class FairSlots:
         return len(self._queue)
 
     def calls(self) -> list[WaitingCall]:
-        """Return the requests of applications, for status: those under way and the queued ones."""
+        """Return the running and the queued requests of applications, for status."""
         return [
             WaitingCall(application_id, began_at, turn.done())
             for turn, (application_id, began_at) in self._requests.items()

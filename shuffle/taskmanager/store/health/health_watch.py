@@ -116,7 +116,7 @@ class HealthWatch:
                     await self._draw(directory, tier, health, self._slow)
                 finding, free = await asyncio.shield(under_way)
             except asyncio.CancelledError:
-                await asyncio.wait({under_way})  # the store closes, and has abandoned it
+                await asyncio.wait({under_way})  # it ends: the store closes and has abandoned it
                 raise
             if isinstance(tier, DiskTier) and free is not None:
                 tier.note_free(free)

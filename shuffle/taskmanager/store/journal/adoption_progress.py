@@ -1,8 +1,8 @@
 """Progress of an adoption in the log, if a terminal shows the log.
 
-A start reads the journals and adopts what they name. After the host was restarted or a journal was
-damaged it verifies all adopted bytes, too. That may take minutes, in which the TaskManager serves
-nothing.
+A start reads the journals and adopts the map outputs that they name. After a restart of the host,
+or if a journal was damaged, it also verifies all adopted bytes. This may take minutes, in which the
+TaskManager serves nothing.
 """
 
 import logging
@@ -36,9 +36,9 @@ def with_progress(
     Args:
         steps: The steps, which the caller does one after the other.
         label: What is done, for the log.
-        total: The size of all steps.
-        size_of: Returns the size of a step; by default steps are counted.
-        done: What was done before the first step.
+        total: The size of all steps and of what was done before.
+        size_of: Returns the size of a step; 1 by default.
+        done: The size of what was done before the first step.
     """
     stream = sys.stderr
     if stream is None or not stream.isatty():

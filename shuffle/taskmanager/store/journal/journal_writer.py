@@ -105,7 +105,7 @@ class JournalWriter:
     def _add(self, attempt: MapAttemptKey, output: MapOutput) -> None:
         before = self._index.open_output(attempt)
         found = self._index.get(*attempt)
-        if found is not None:  # in the remote tier; this copy takes its place
+        if found is not None:  # in the remote tier; this copy replaces it
             self._index.remove(found)
             release_regions(found.regions)
         self._index.add(output)

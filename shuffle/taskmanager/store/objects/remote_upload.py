@@ -94,14 +94,14 @@ class Upload:
         objects: The remote store.
         name: Name of the object.
         length: Bytes of the region, at least 1.
-        application_id: The application that waits for it.
+        application_id: The application whose region it is.
         part_bytes: Size of a part.
         budget: Memory for parts.
         failed: Handles a failure and returns the error for it.
         require_stored: Checks that the object with this name is where readers find it.
     """
 
-    def __init__(  # noqa: PLR0913 - all of them are of one upload
+    def __init__(  # noqa: PLR0913 - all describe one upload
         self,
         objects: RemoteObjects,
         name: str,

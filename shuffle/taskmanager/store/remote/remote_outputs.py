@@ -363,7 +363,7 @@ class RemoteOutputs:
         return {key.application_id for key in self._moved} | self.copies.applications()
 
     def requests(self) -> list["WaitingCall"]:
-        """Return the lookups and reads of applications, for status: under way and queued ones."""
+        """Return the running and the queued lookups and reads of applications, for status."""
         return [*self._lookups.calls(), *self.tier.reading.calls()]
 
     def status(self) -> RemoteStatus:

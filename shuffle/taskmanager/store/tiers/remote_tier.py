@@ -113,7 +113,7 @@ class RemoteTier(Tier):
         self.capacity_bytes = config.remote_quota_bytes
         self._part_bytes = config.remote_part_bytes
         self._timeout_seconds = config.remote_timeout_seconds
-        self.reading = FairSlots(config.remote_requests)  # the turns of reads
+        self.reading = FairSlots(config.remote_requests)  # turns of reads
         self._next_number = secrets.randbits(_NUMBER_BITS) << 32
         self._live: set[int] = set()
         self._used_bytes = 0

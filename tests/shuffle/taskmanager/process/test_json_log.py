@@ -37,7 +37,7 @@ def test_fields_without_a_value_are_left_out():
     }
 
 
-def test_a_connection_without_an_application_has_no_such_field():
+def test_an_empty_application_is_left_out():
     assert "application" not in formatted(application="", peer="10.0.0.7:4711")
 
 
@@ -64,7 +64,7 @@ def test_the_end_of_a_connection_has_application_peer_and_code(caplog):
     assert found["code"] == ErrorCode.CONNECTION_LOST.name
 
 
-def test_an_error_without_a_code_has_no_such_field():
+def test_an_error_without_a_code_gives_no_field():
     assert code_field(ConnectionLost("x")) == {"code": "CONNECTION_LOST"}
     assert code_field(OSError("x")) == {}
 

@@ -233,8 +233,8 @@ async def test_a_taskmanager_that_does_not_answer_is_left_out_for_a_while(rig, m
     await eventually(lambda: sorted(rig.asked) == [0, 0, 1, 2])
 
 
-async def test_one_that_is_present_is_asked_again_if_its_connection_was_lost(rig, monkeypatch):
-    """The connection was one to its process before a restart, which has lost the copy."""
+async def test_a_present_taskmanager_is_asked_again_after_a_lost_connection(rig, monkeypatch):
+    """The connection led to its process before a restart, and the restart has lost the copy."""
     monkeypatch.setattr(stalled_outputs, "FIRST_PAUSE_SECONDS", 0.01)
     monkeypatch.setattr(rig.watches, "presence", lambda place: Presence.PRESENT)
     rig.commit(1)

@@ -134,7 +134,7 @@ async def test_what_lies_here_is_not_looked_for_elsewhere(remote):
 
 
 @pytest.mark.parametrize("is_same", [True, False])
-async def test_a_copy_takes_the_place_of_what_was_found_in_the_remote_tier(remote, is_same):
+async def test_a_copy_replaces_an_output_found_in_the_remote_tier(remote, is_same):
     manager = ResultPartitionManager(remote[1], 1024, 5)
     first = an_output(remote[0], 1)
     await remote[0].commit(first)
@@ -163,7 +163,7 @@ async def test_a_copy_takes_the_place_of_what_was_found_in_the_remote_tier(remot
     assert not any(remote[1].accounts.of(KEY.application_id).held)
 
 
-async def test_a_producer_does_not_write_what_was_found_in_the_remote_tier(remote):
+async def test_a_producer_cannot_commit_an_output_found_in_the_remote_tier(remote):
     manager = ResultPartitionManager(remote[1], 1024, 5)
     first = an_output(remote[0], 1)
     await remote[0].commit(first)

@@ -20,7 +20,7 @@ async def drained(gate):
         give_back(taken.buffer)
 
 
-async def test_a_gate_waits_for_the_task_that_does_not_read_it(tmp_path):
+async def test_a_gate_waits_for_a_task_that_does_not_read_it(tmp_path):
     async with mini_cluster(tmp_path, 1) as cluster, embedded_clients(cluster, 0) as (client,):
         async with (
             client.open_result_partition(1, 7, 1) as partition,
@@ -32,7 +32,7 @@ async def test_a_gate_waits_for_the_task_that_does_not_read_it(tmp_path):
             assert found.waiter.name == "gate 1 of this process"
             assert found.waiter.application_id == found.resource.application_id == "app"
             assert found.resource.name == "this process"
-            assert found.text == "1 of 1 channels have data, and their task takes none"
+            assert found.text == "1 of 1 channels have data that the task does not read"
             held = wait_of(cluster, "subpartition", "gate")
             assert held.waiter.name == "subpartition 0 of pipelined partition 7 of shuffle 1"
             assert held.resource == found.waiter
@@ -96,7 +96,7 @@ async def test_a_gate_waits_for_a_map_output_that_is_not_there(tmp_path):
         assert not waits(cluster)
 
 
-async def test_the_gates_of_one_shuffle_are_different_parties(tmp_path):
+async def test_gates_of_one_shuffle_have_different_names(tmp_path):
     async with (
         mini_cluster(tmp_path, 1) as cluster,
         embedded_clients(cluster, 0, 0) as clients,

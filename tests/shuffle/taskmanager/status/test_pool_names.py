@@ -1,4 +1,4 @@
-"""Names of local pools: no two pools of a TaskManager have the same name and application."""
+"""Names of local pools: pools of a TaskManager differ in name or application."""
 
 from __future__ import annotations
 

@@ -32,16 +32,16 @@ def remote(directory: Path, **settings: Any) -> dict[str, Any]:
 
 
 class Held:
-    """Holds the requests of one kind to the remote store until they may go on."""
+    """Holds the requests of one kind to the remote store until ``released`` is set."""
 
     def __init__(self, objects: Any, method: str) -> None:
         self._objects, self._method = objects, method
         self._original = getattr(objects, method)
-        self.may_go_on = asyncio.Event()
+        self.released = asyncio.Event()
         setattr(objects, method, self._held)
 
     async def _held(self, *args: Any, **keys: Any) -> Any:
-        await self.may_go_on.wait()
+        await self.released.wait()
         return await self._original(*args, **keys)
 
 
@@ -75,7 +75,7 @@ async def test_applications_wait_for_their_turn_to_read(tmp_path):
             assert "remote_requests" in each.remedy
         sources = [each.resource for each in waits(cluster) if each.waiter.kind == "gate"]
         assert sources == [found["a"].resource] * 2
-        reads.may_go_on.set()
+        reads.released.set()
         for gate in gates:
             await gate.read_all()
             await gate.close()
@@ -91,7 +91,7 @@ async def test_applications_wait_for_their_turn_to_look_up(tmp_path, monkeypatch
             open_gate(client, SHUFFLE, [(client.ack, [7])], 0, 1)
         await eventually(lambda: sorted(turns(cluster)) == ["a", "b"])
         assert {each.text for each in turns(cluster).values()} == {UNDER_WAY, QUEUED}
-        lookups.may_go_on.set()
+        lookups.released.set()
         await eventually(lambda: not turns(cluster))
 
 
@@ -115,6 +115,6 @@ async def test_uploads_wait_for_memory_that_others_hold(tmp_path):
         holder = wait_of(cluster, "rate", "remote_tier")
         assert holder.text == "Uploads under way hold 1 bytes of memory"
         assert causes(waits(cluster), found.waiter) == {found.resource, holder.resource}
-        uploads.may_go_on.set()
+        uploads.released.set()
         await asyncio.gather(*writing)
         await eventually(lambda: not waits(cluster))

@@ -351,7 +351,7 @@ async def test_a_drain_waits_for_what_is_written_and_read(tmp_path):
         await eventually(lambda: not waits(cluster))
 
 
-async def test_of_many_channels_some_are_looked_at(tmp_path, monkeypatch):
+async def test_a_status_examines_only_some_of_many_channels(tmp_path, monkeypatch):
     monkeypatch.setattr(waits_module, "MAX_CHANNELS", 4)
     monkeypatch.setattr(serving_waits, "MAX_REQUESTS", 4)
     async with mini_cluster(tmp_path, partition_request_timeout_seconds=60) as cluster:
@@ -371,7 +371,7 @@ async def test_of_many_channels_some_are_looked_at(tmp_path, monkeypatch):
         await eventually(lambda: not waits(cluster, 0) + waits(cluster, 1))
 
 
-async def test_waits_that_a_status_has_no_room_for_are_not_made(tmp_path, monkeypatch):
+async def test_omitted_waits_are_not_made(tmp_path, monkeypatch):
     made = []
 
     def recorded(wanted):

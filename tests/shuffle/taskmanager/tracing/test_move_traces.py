@@ -39,7 +39,7 @@ async def note_moves(link: Client) -> None:
         link.send(MoveNoted(message.move))
 
 
-async def test_a_move_continues_at_the_taskmanager_that_gets_the_map_output(tmp_path, collector):
+async def test_a_move_continues_at_the_receiving_taskmanager(tmp_path, collector):
     async with copying(tmp_path, check=False, **TRACED) as (cluster, links):
         for attempt in ATTEMPTS:
             await cluster.write(0, attempt, [[b"abc"]])
@@ -67,7 +67,7 @@ async def test_a_move_continues_at_the_taskmanager_that_gets_the_map_output(tmp_
         assert {trace_of(each) for each in (*moves, *copies, *written)} == {trace_of(first)}
 
 
-async def test_a_map_output_that_stays_says_why(tmp_path, collector):
+async def test_the_span_of_a_map_output_that_stays_has_the_reason(tmp_path, collector):
     async with mini_cluster(tmp_path, 1, check=False, **TRACED) as cluster:
         await cluster.write(0, 7, [[b"abc"]])
         cluster[0].drain()

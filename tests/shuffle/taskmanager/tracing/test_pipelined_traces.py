@@ -93,7 +93,7 @@ async def test_a_reader_links_to_the_partition(tmp_path, collector, kind, reader
         assert source.status.status_code is StatusCode.UNSET
 
 
-async def test_the_partition_lasts_until_it_is_read(tmp_path, collector):
+async def test_the_span_of_a_partition_lasts_until_it_is_read(tmp_path, collector):
     async with mini_cluster(tmp_path, 1, check=False, **TRACED) as cluster:
         async with await ShuffleClient.connect(str(cluster[0].address), "app") as client:
             with traced(TRACEPARENT):
@@ -109,7 +109,7 @@ async def test_the_partition_lasts_until_it_is_read(tmp_path, collector):
         }
 
 
-async def test_a_partition_that_fails_ends_its_spans_with_the_error(tmp_path, collector):
+async def test_the_spans_of_a_failed_partition_have_the_error(tmp_path, collector):
     async with mini_cluster(tmp_path, 1, check=False, **TRACED) as cluster:
         client = await ShuffleClient.connect(str(cluster[0].address), "app")
         with pytest.raises(ZeroDivisionError), traced(TRACEPARENT):
@@ -136,7 +136,7 @@ async def test_a_reader_of_a_partition_without_spans_links_to_nothing(tmp_path, 
         assert not links_of(spans["source"][0])
 
 
-async def test_without_a_collector_a_traced_partition_is_only_written(tmp_path):
+async def test_a_partition_without_a_collector_is_written_and_read(tmp_path):
     async with mini_cluster(tmp_path, 1) as cluster:
         assert cluster[0].tracing is None
         async with await ShuffleClient.connect(str(cluster[0].address), "app") as client:

@@ -55,7 +55,7 @@ def test_without_a_terminal_nothing_is_logged(logged, monkeypatch, stream):
     assert logged(stream) == []
 
 
-async def test_each_part_of_an_adoption_has_its_bar(tmp_path, caplog, monkeypatch):
+async def test_each_step_of_an_adoption_shows_its_progress(tmp_path, caplog, monkeypatch):
     journal = await filled(tmp_path, memory_tier_bytes=0)
     damage(journal, -1)  # the row of the fourth map output; regions are verified now
     size = journal.stat().st_size

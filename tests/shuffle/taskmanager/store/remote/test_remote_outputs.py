@@ -368,7 +368,7 @@ async def test_the_end_of_an_application_keeps_no_more_names_in_mind_than_are_de
     await stores.close()
 
 
-async def test_a_manifest_that_is_refused_after_its_move_was_cancelled_is_not_reported(
+async def test_a_manifest_refused_after_a_cancelled_move_is_not_reported(
     tmp_path, object_store, monkeypatch
 ):
     reported = []

@@ -656,12 +656,12 @@ public sealed interface Message {
     }
 
     /**
-     * Joins a map output, a gate or a channel to a trace.
+     * Joins a partition, a gate or a channel to a trace.
      *
-     * <p>Only with the feature TRACES. It comes after OpenPartition and before FinishPartition, or
-     * right before the OpenGate or the PartitionRequest with its number. {@code traceparent} is a
-     * text of W3C Trace Context; if it is empty or invalid, the receiver begins a trace. Stage and
-     * task attempt are those of Spark.
+     * <p>Only with the feature TRACES. It comes after OpenPartition or OpenPipelinedPartition and
+     * before FinishPartition, or right before the OpenGate or the PartitionRequest with its number.
+     * {@code traceparent} is a text of W3C Trace Context; if it is empty or invalid, the receiver
+     * begins a trace. Stage and task attempt are those of Spark.
      */
     record TraceContext(long number, String traceparent, Long stageId, Long taskAttemptId)
             implements Message {
