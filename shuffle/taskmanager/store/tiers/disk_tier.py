@@ -39,6 +39,9 @@ RETAINED_FREE_BYTES = 256 * 1024 * 1024
 RECOVERY_BYTES = 64 * 1024 * 1024
 """A full disk is tried again when other programs have freed this much."""
 
+RECOVERY_PART = 8
+"""Of a small disk this part of its size is enough."""
+
 PIECE_BYTES = 1024 * 1024
 """Bytes of one of the :meth:`DiskTier.pieces`."""
 
@@ -110,6 +113,7 @@ class DiskTier(ArenaTier):
         self._full_at: _FullMark | None = None
         self._probed: _Probed | None = None
         self._found_free_bytes = _free_bytes(fd)
+        self._recovery_bytes = min(RECOVERY_BYTES, _size_bytes(fd) // RECOVERY_PART)
         self.can_read_cached = True
         self._advice_bytes = largest_advice_bytes(fd)
 
@@ -337,7 +341,7 @@ class DiskTier(ArenaTier):
     def _recovered(self) -> bool:
         """Whether the disk may be used: it was not full, or space was freed since."""
         mark = self._full_at
-        if mark is not None and self._room_bytes() >= mark.room_bytes + RECOVERY_BYTES:
+        if mark is not None and self._room_bytes() >= mark.room_bytes + self._recovery_bytes:
             self._full_at = None
         return self._full_at is None
 
@@ -378,6 +382,16 @@ def _free_bytes(fd: int) -> int:
     """
     usage = os.fstatvfs(fd)
     return usage.f_bavail * usage.f_frsize
+
+
+def _size_bytes(fd: int) -> int:
+    """Return the size of a file's disk.
+
+    Raises:
+        OSError: The disk failed.
+    """
+    usage = os.fstatvfs(fd)
+    return usage.f_blocks * usage.f_frsize
 
 
 def _read_each(tier: DiskTier, reads: Sequence[ExtentRead]) -> tuple[int, OSError] | None:

@@ -39,14 +39,14 @@ def allotted(tier):
     return os.fstat(tier.fd).st_blocks * 512
 
 
-def free_space(monkeypatch, free_bytes):
+def free_space(monkeypatch, free_bytes, size_bytes=1 << 40):
     """Let the disk have this much free; returns a setter."""
     now = [free_bytes]
     real = os.fstatvfs
 
     def fake(fd):
         values = list(real(fd))
-        values[1], values[4] = 1, now[0]
+        values[1], values[2], values[4] = 1, size_bytes, now[0]
         return os.statvfs_result(values)
 
     monkeypatch.setattr(os, "fstatvfs", fake)
@@ -220,6 +220,16 @@ def test_a_full_disk_is_left_out_until_space_comes_back(make, monkeypatch):
     set_free(100 * MIB + module.RECOVERY_BYTES)  # others have freed some
     assert tier.allocate(1) is not None
     assert tier.healthy
+
+
+def test_a_small_disk_needs_less_to_come_back(make, monkeypatch):
+    set_free = free_space(monkeypatch, 10 * MIB, size_bytes=80 * MIB)
+    tier = make()
+    tier.note_failure(OSError(errno.ENOSPC, "no space"))
+    set_free(19 * MIB)
+    assert tier.allocate(1) is None
+    set_free(20 * MIB)
+    assert tier.allocate(1) is not None
 
 
 def test_a_broken_disk_takes_nothing_more_but_is_still_read(make):
