@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 
+HANGS: Final = "disk hangs"
+
+RETURN_PROBES: Final = 5
+"""Probes after which a disk that works again takes data."""
+
 MAX_WAIT_SECONDS: Final = 15.0
 """Longest time that a fault waits for an answer of a TaskManager."""
 
@@ -35,6 +40,8 @@ class Faults:
         """Faults that act now, by kind."""
         self.begun = 0
         """Faults that have begun."""
+        self._other_ended_at = 0.0
+        """Virtual time at which a fault that is no hanging disk ended last."""
         self._promises: dict[int, list[asyncio.Future[None]]] = {}
         """Completed when a TaskManager answers a commit or a release."""
 
@@ -67,14 +74,19 @@ class Faults:
 
     @property
     def only_hanging_disks(self) -> bool:
-        """Whether nothing but hanging disks disturbs the cluster now."""
-        return all(kind == "disk hangs" for kind, count in self.kinds.items() if count)
+        """Whether only hanging disks disturb the cluster, and all other disks are back."""
+        probes = RETURN_PROBES * self._world.plan.settings["health_check_seconds"]
+        if self._world.loop.time() - self._other_ended_at < probes:
+            return False
+        return all(kind == HANGS for kind, count in self.kinds.items() if count)
 
     async def _carry_out(self, fault: Fault) -> None:
         self.kinds[fault.kind] += 1
         self.begun += 1
         await self._act(fault)
         self.kinds[fault.kind] -= 1
+        if fault.kind != HANGS:
+            self._other_ended_at = self._world.loop.time()
 
     async def _act(self, fault: Fault) -> None:
         world = self._world
@@ -153,7 +165,7 @@ class Faults:
             self._world.trace(f"{member}: {disk.flip_bit()}")
             self._world.oracle.damaged(member.index)
             return
-        if fault.kind == "disk hangs":
+        if fault.kind == HANGS:
             disk.hang()
             await asyncio.sleep(fault.seconds)
             disk.go_on()

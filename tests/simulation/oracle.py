@@ -117,13 +117,13 @@ class Oracle:
 
     def begin(self, output: Output) -> None:
         """Note that a writer begins an output, perhaps once more."""
+        if output.key.application_id in self._ended:
+            output.is_released = True  # forgotten, as those that were written before
+            return
         before = self.outputs.get((output.key, output.map_attempt_id))
         if before is not None:
             output.earlier = [*before.earlier, before]
-        output.is_released = (
-            output.key.application_id in self._ended
-            or output.map_attempt_id < self._bounds.get(output.key, 0)
-        )
+        output.is_released = output.map_attempt_id < self._bounds.get(output.key, 0)
         if output.key in self._released:
             # No driver uses the id again; TaskManagers that release it now may delete the copy.
             output.to_remote = False
