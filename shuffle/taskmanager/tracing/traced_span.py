@@ -94,8 +94,9 @@ class TracedSpan:
         span = self._span
         if not span.is_recording():
             return
-        if self.before_end is not None:
-            self.before_end()
+        before, self.before_end = self.before_end, None  # it may refer to this span
+        if before is not None:
+            before()
         span.set_attributes(present(attributes or {}))
         if error is not None and error != "":
             if isinstance(error, SluiceError):

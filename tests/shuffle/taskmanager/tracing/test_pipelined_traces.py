@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
+from sluice.protocol.schema import TraceContext
 from sluice.shuffle.client.client import ShuffleClient
 from sluice.shuffle.client.traced import traced
+from sluice.shuffle.names import ShuffleKey, SubpartitionRange
 from sluice.shuffle.partition.partition_type import ResultPartitionType
+from sluice.shuffle.taskmanager.tracing.tracing import Tracing
 from tests.support.api_clients import give_back
 from tests.support.collector import (
     ENDPOINT,
@@ -52,6 +58,24 @@ def links_of(span: Any) -> list[tuple[str, str]]:
     return [
         (f"{each.context.trace_id:032x}", f"{each.context.span_id:016x}") for each in span.links
     ]
+
+
+async def test_an_ended_source_needs_no_cyclic_collector():
+    tracing = Tracing(InMemorySpanExporter(), 1.0, "id")
+    wanted = SubpartitionRange(ShuffleKey("app", 1), 0, 1)
+    gc.collect()
+    gc.disable()
+    try:
+        source = tracing.served_source(TraceContext(0, "", None, None), wanted, [7])
+        assert source is not None
+        span = weakref.ref(source._span)
+        source.end()
+        tracing.spans.force_flush()
+        del source
+        assert span() is None
+    finally:
+        gc.enable()
+        await tracing.close()
 
 
 @pytest.mark.parametrize("reader_at", [0, 1], ids=["local", "remote"])
