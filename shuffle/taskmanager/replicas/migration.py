@@ -180,13 +180,12 @@ class Migration:
         if tracing is None:
             await self._move_all()
             return
-        before = len(self._moved)
         tracing.begin_migration()
         try:
             await self._move_all()
         finally:
             progress = self.progress
-            tracing.end_migration(progress.moved - before, progress.staying, progress.reason)
+            tracing.end_migration(progress.staying, progress.reason)
 
     async def _move_all(self) -> None:
         services = self._services

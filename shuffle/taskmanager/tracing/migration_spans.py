@@ -16,6 +16,7 @@ class MigrationSpans:
 
     def __init__(self, span: TracedSpan) -> None:
         self._span: Final = span
+        self._moved = 0
         self._moves: Final[dict[MapAttemptKey, TracedSpan]] = {}
 
     def begin(self, attempt: MapAttemptKey, attributes: Mapping[str, Value]) -> None:
@@ -41,14 +42,15 @@ class MigrationSpans:
         if place is None:
             move.end(error=reason or "it did not move")
         else:
+            self._moved += 1
             move.end({"sluice.target": str(place)})
 
-    def end(self, moved: int, staying: int, reason: str) -> None:
+    def end(self, staying: int, reason: str) -> None:
         """End the span of the migration, and the spans of canceled moves."""
         for attempt in list(self._moves):
             self.end_move(attempt, None, "")
         attributes: dict[str, Value] = {
-            "sluice.map_outputs_moved": moved,
+            "sluice.map_outputs_moved": self._moved,
             "sluice.map_outputs_staying": staying,
         }
         self._span.end(attributes, reason)

@@ -189,17 +189,16 @@ class Tracing:
         if self._migration is not None:
             self._migration.end_move(attempt, place, reason)
 
-    def end_migration(self, moved: int, staying: int, reason: str) -> None:
+    def end_migration(self, staying: int, reason: str) -> None:
         """End the trace of a migration.
 
         Args:
-            moved: Map outputs that it moved.
             staying: Map outputs that no target takes.
             reason: Why they stay.
         """
         migration, self._migration = self._migration, None
         if migration is not None:
-            migration.end(moved, staying, reason)
+            migration.end(staying, reason)
 
     def keep_for_copies(self, attempt: MapAttemptKey, span: TracedSpan) -> None:
         """Keep the span of a map output for its copies, until :meth:`forget`."""

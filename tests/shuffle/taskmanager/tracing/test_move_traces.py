@@ -11,7 +11,7 @@ from opentelemetry.trace import StatusCode
 from sluice.protocol.schema import MoveNoted, OutputsMoved
 from sluice.shuffle.taskmanager.replicas import migration
 from tests.support.collector import ENDPOINT, Collector, id_of, parent_of, trace_of
-from tests.support.copies import copying
+from tests.support.copies import KEY, copying
 from tests.support.mini_cluster import eventually, mini_cluster
 
 if TYPE_CHECKING:
@@ -79,6 +79,30 @@ async def test_the_span_of_a_map_output_that_stays_has_the_reason(tmp_path, coll
             assert span.status.status_code is StatusCode.ERROR
             assert span.status.description == "no other TaskManager is known"
         assert len(spans["move"]) == migration.PASSES
+
+
+async def test_a_release_meanwhile_makes_no_pass_move_less_than_nothing(
+    tmp_path, collector, monkeypatch
+):
+    async with copying(tmp_path, check=False, **TRACED) as (cluster, links):
+        for attempt in ATTEMPTS:
+            await cluster.write(0, attempt, [[b"abc"]])
+        cluster[0].drain()
+        await asyncio.gather(cluster[0].migrate(), note_moves(links[0]))
+        running = migration.Migration._move_all
+
+        async def released_during(moves):
+            cluster[0].partitions.release_application(KEY.application_id)
+            await running(moves)
+
+        monkeypatch.setattr(migration.Migration, "_move_all", released_during)
+        await cluster[0].migrate()
+        await eventually(lambda: len(collector.spans(cluster).get("migration", ())) >= 2)
+        moved = [
+            each.attributes["sluice.map_outputs_moved"]
+            for each in collector.spans(cluster)["migration"]
+        ]
+        assert moved[:2] == [len(ATTEMPTS), 0]
 
 
 async def test_moves_that_are_sampled_out_have_no_spans(tmp_path, collector):
