@@ -132,8 +132,8 @@ class ResultPartitionManager:
             if self._releases.has(attempt):
                 raise ReleasedDuringCommit(*output.key, output.map_attempt_id)
             if output.origin:
-                self.require_unreleased(output.key, output.map_attempt_id)
                 await self._until_not_pending(output)
+                self.require_unreleased(output.key, output.map_attempt_id)
                 if self._store.lookup(*attempt) is not None:
                     self.require_new_copy(attempt, output.origin, output.checksum())
             committed = self._store.commit(output)

@@ -171,7 +171,7 @@ class ShuffleStore:
         if is_known or self._journal.is_pending(output.key, output.map_attempt_id):
             raise DuplicateMapOutput(*output.key, output.map_attempt_id)
         self._commits += 1
-        return self._journal.commit(output)
+        return self._journal.commit(output, None if self.remote is None else self.remote.replaced)
 
     def secure(
         self,

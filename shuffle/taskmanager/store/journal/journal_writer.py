@@ -96,18 +96,32 @@ class JournalWriter:
         """The rows of map outputs that wait to be written, for status."""
         return list(self._pending.values())
 
-    def commit(self, output: MapOutput) -> "asyncio.Future[None]":
-        """Queue a commit; its future ends when the output is visible, or fails."""
+    def commit(
+        self, output: MapOutput, replaced: Callable[[MapOutput], None] | None = None
+    ) -> "asyncio.Future[None]":
+        """Queue a commit; its future ends when the output is visible, or fails.
+
+        Args:
+            output: The map output.
+            replaced: Called with one found in the remote tier whose place it takes.
+        """
         attempt = MapAttemptKey(output.key, output.map_attempt_id)
-        publish = partial(self._add, attempt, output)
+        publish = partial(self._add, attempt, output, replaced)
         return self._put_row(attempt, output.regions, pack_commit(output), publish)
 
-    def _add(self, attempt: MapAttemptKey, output: MapOutput) -> None:
+    def _add(
+        self,
+        attempt: MapAttemptKey,
+        output: MapOutput,
+        replaced: Callable[[MapOutput], None] | None,
+    ) -> None:
         before = self._index.open_output(attempt)
         found = self._index.get(*attempt)
         if found is not None:  # in the remote tier; this copy replaces it
             self._index.remove(found)
             release_regions(found.regions)
+            if replaced is not None:
+                replaced(found)
         self._index.add(output)
         left = [] if before is None else before.take()
         if left:

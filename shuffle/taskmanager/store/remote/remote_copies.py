@@ -121,6 +121,16 @@ class RemoteCopies:
             self._copies.setdefault(attempt.shuffle, {})[attempt.map_attempt_id] = copy
         return found.is_new
 
+    def keep(self, found: MapOutput, names: list[str]) -> None:
+        """Know the objects of a map output that was found here, and is served from elsewhere now.
+
+        They were charged as found, so they are charged without a quota.
+        """
+        attempt = MapAttemptKey(found.key, found.map_attempt_id)
+        copy = RemoteCopy(self._charged(found), found)
+        copy.names = [*names, *self.drop(attempt)]
+        self._copies.setdefault(attempt.shuffle, {})[attempt.map_attempt_id] = copy
+
     def _note_failure(self, transfer: Transfer, error: BaseException) -> None:
         attempt = transfer.attempt
         if isinstance(error, OtherRemoteOutput):
@@ -136,15 +146,18 @@ class RemoteCopies:
             StorageFull: The TaskManager has no room.
         """
         length = output.total_bytes
-        application_id = output.key.application_id
-        account = self._accounts.of(application_id)
+        account = self._accounts.of(output.key.application_id)
         account.require_room(Resource.REMOTE_TIER_BYTES, occupied_bytes(length))
         if not self._tier.has_room(length):
             free_bytes = self._tier.largest_free_bytes()
             raise StorageFull(length, free_bytes, "remote_quota_bytes is reached")
+        return self._charged(output)
+
+    def _charged(self, output: MapOutput) -> RemoteExtent:
         attempt = MapAttemptKey(output.key, output.map_attempt_id)
-        space = self._tier.moved_here(manifest_name(attempt), length, application_id)
-        space.charge_to(account)
+        application_id = output.key.application_id
+        space = self._tier.moved_here(manifest_name(attempt), output.total_bytes, application_id)
+        space.charge_to(self._accounts.of(application_id))
         return space
 
     def released(self, key: ShuffleKey, end: int | None) -> dict[int, list[str]]:

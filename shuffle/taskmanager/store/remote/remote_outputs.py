@@ -295,6 +295,15 @@ class RemoteOutputs:
         if names:
             self.uploads.remove(attempt, names)
 
+    def replaced(self, found: MapOutput) -> None:
+        """Know one that was found here, and whose place another copy takes, as a remote copy."""
+        attempt = _attempt(found)
+        moved = self._moved.pop(attempt.shuffle, {})
+        names = moved.pop(attempt.map_attempt_id, [])
+        if moved:
+            self._moved[attempt.shuffle] = moved
+        self.copies.keep(found, names)
+
     def has(self, attempt: MapAttemptKey) -> bool:
         """Return whether the remote tier has a map output, as far as is known here."""
         return self.copies.has(attempt) or self._is_found(attempt)

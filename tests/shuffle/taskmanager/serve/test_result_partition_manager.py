@@ -22,6 +22,7 @@ from sluice.shuffle.taskmanager.store.errors import (
     DuplicateMapOutput,
     JournalWriteFailed,
     OtherMapOutput,
+    ReleasedDuringCommit,
     StorageError,
 )
 from sluice.shuffle.taskmanager.store.remote.remote_outputs import LOOKUPS_AT_A_TIME
@@ -56,9 +57,9 @@ def an_output(store: ShuffleStore, attempt: int, data: bytes = b"x", parts: int 
 
 
 async def request_view(
-    manager: ResultPartitionManager, attempts: list[int], start: int, end: int
+    manager: ResultPartitionManager, attempts: list[int], start: int, end: int, segments: int = 1
 ) -> SubpartitionView:
-    pool = NetworkBufferPool(1, 1024)
+    pool = NetworkBufferPool(segments, 1024)
     return await manager.request_view(
         SubpartitionRange(KEY, start, end),
         attempts,
@@ -154,13 +155,77 @@ async def test_a_copy_replaces_an_output_found_in_the_remote_tier(remote, is_sam
     assert {tier.tier: tier.extents for tier in remote[1].tiers()} == {
         "memory": 1,
         "disk": 0,
-        "remote": 0,
+        "remote": 1,
     }
     assert remote[1].statistics().map_outputs == 1
+    assert remote[1].remote.known_of(KEY.application_id) == {KEY: [1]}
+    written = remote[1].remote.tier.objects.written_bytes
+    await remote[1].move_to_remote(copy)
+    assert remote[1].remote.tier.objects.written_bytes == written
     assert remote[1].release_shuffle(KEY) == 1
     remote[1].release_application(KEY.application_id)
     await eventually(lambda: used(remote[1]) == 0)
     assert not any(remote[1].accounts.of(KEY.application_id).held)
+
+
+async def test_the_driver_learns_of_the_remote_copy_if_the_one_that_replaced_it_is_lost(remote):
+    manager = ResultPartitionManager(remote[1], 1024, 5)
+    first = an_output(remote[0], 1)
+    await remote[0].commit(first)
+    await remote[0].move_to_remote(first)
+    await remote[1].remote.find(MapAttemptKey(KEY, 1))
+    copy = replace(an_output(remote[1], 1), origin="another", replicas=2)
+    await manager.commit(copy)
+    remote[1].drop(copy, "was damaged")
+    assert remote[1].remote.has(MapAttemptKey(KEY, 1))
+    found = await remote[1].remote.find(MapAttemptKey(KEY, 1))
+    assert found.is_moved
+    remote[1].release_shuffle(KEY)
+    await eventually(lambda: used(remote[1]) == 0)
+    await eventually(lambda: not remote[1].remote.tier.waiting_deletes)
+    assert await remote[0].remote.uploads.find(first) is None
+
+
+async def test_a_reader_under_way_keeps_what_a_copy_replaces(remote):
+    manager = ResultPartitionManager(remote[1], 1024, 5)
+    data = os.urandom(5000)
+    first = an_output(remote[0], 1, data)
+    await remote[0].commit(first)
+    await remote[0].move_to_remote(first)
+    await remote[1].remote.find(MapAttemptKey(KEY, 1))
+    view = await request_view(manager, [1], 0, 1, 8)
+    await manager.commit(replace(an_output(remote[1], 1, data), origin="another", replicas=2))
+    content = b""
+    async with asyncio.timeout(10):
+        while len(content) < len(data):
+            buffer = view.next_buffer(1)
+            if buffer is None:
+                await asyncio.sleep(0.001)
+                continue
+            content += buffer.payload
+            if buffer.release is not None:
+                buffer.release()
+    view.release()
+    assert content == data
+    remote[1].release_shuffle(KEY)
+    remote[1].release_application(KEY.application_id)
+    await eventually(lambda: used(remote[1]) == 0)
+    assert not any(remote[1].accounts.of(KEY.application_id).held)
+
+
+async def test_a_copy_that_waits_for_another_is_refused_after_the_release(store, manager):
+    copies = [replace(an_output(store, 1), origin="another", replicas=2) for _ in range(2)]
+    first = asyncio.create_task(manager.commit(copies[0]))
+    await asyncio.sleep(0)
+    assert store.pending(MapAttemptKey(KEY, 1)) is not None
+    second = asyncio.create_task(manager.commit(copies[1]))
+    await asyncio.sleep(0)
+    store.release_shuffle(KEY)
+    for each in (first, second):
+        with pytest.raises(ReleasedDuringCommit):
+            await each
+    assert store.lookup(KEY, 1) is None
+    await eventually(lambda: used(store) == 0)
 
 
 async def test_a_producer_cannot_commit_an_output_found_in_the_remote_tier(remote):
