@@ -91,7 +91,8 @@ class Given(NamedTuple):
 
         Args:
             scope: What the token allows.
-            configured: The secret file of a configuration, used if no other credential is given.
+            configured: The secret file of a configuration, used if no other credential is given. It
+                is the TaskManager's: if it cannot be read here, there is nothing to prove.
 
         Raises:
             click.ClickException: A file cannot be read or holds no secret.
@@ -101,12 +102,15 @@ class Given(NamedTuple):
         given = os.environ.get(TOKEN_VARIABLE, "").strip()
         if given and self.secret_file is None:
             return given
-        path = self.secret_file or first_secret_file() or configured
+        own = self.secret_file or first_secret_file()
+        path = own or configured
         if path is None:
             return ""
         try:
             made = make_access_token(read_secret(path), scope, int(time.time()) + TOKEN_SECONDS)
         except SluiceError as error:
+            if own is None:
+                return ""
             raise click.ClickException(str(error)) from None
         return made.to_text()
 

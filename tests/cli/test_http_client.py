@@ -151,6 +151,19 @@ def test_doctor_uses_the_secret_of_the_configuration(url, secret_file, tmp_path)
     assert "access token" not in line
 
 
+def test_doctor_asks_the_ports_also_if_the_secret_of_the_configuration_cannot_be_read(
+    url, secret_file, tmp_path, monkeypatch
+):
+    monkeypatch.delenv("SLUICE_CLUSTER_SECRET_FILES", raising=False)
+    config = tmp_path / "taskmanager.toml"
+    config.write_text(f'[auth]\ncluster_secret_files = ["{tmp_path / "of-root"}"]\n')
+    lines = run("doctor", url, "--config", config).stdout.splitlines()
+    assert [each for each in lines if f"HTTP {url}" in each]
+    assert [each for each in lines if each.startswith("problem") and "secret:" in each]
+    given = run("doctor", url, "--config", config, "--secret-file", tmp_path / "none").stdout
+    assert "access token: " in given
+
+
 def test_a_body_is_sent_as_json(monkeypatch):
     async def start():
         async def echo(request: web.Request) -> web.Response:
