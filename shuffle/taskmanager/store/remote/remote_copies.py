@@ -1,4 +1,4 @@
-"""The copies in the remote tier that the producers of map outputs asked for.
+"""The copies in the remote tier that the producers of map outputs asked for, or that were found.
 
 A copy is charged to its application, and counts to the quota of this TaskManager, until it is
 released, even if the map output here is dropped or lost before. No journal has it: after a restart,
