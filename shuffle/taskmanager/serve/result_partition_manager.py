@@ -133,7 +133,6 @@ class ResultPartitionManager:
                 raise ReleasedDuringCommit(*output.key, output.map_attempt_id)
             if output.origin:
                 await self._until_not_pending(output)
-                self.require_unreleased(output.key, output.map_attempt_id)
                 if self._store.lookup(*attempt) is not None:
                     self.require_new_copy(attempt, output.origin, output.checksum())
             committed = self._store.commit(output)
@@ -145,11 +144,21 @@ class ResultPartitionManager:
         await asyncio.shield(committed)
 
     async def _until_not_pending(self, output: MapOutput) -> None:
-        """Wait for another commit of a copy: that it is here already may be said behind it only."""
+        """Wait for another commit of a copy: that it is here already may be said behind it only.
+
+        Raises:
+            ReleasedDuringCommit: It was released before, or meanwhile.
+        """
         attempt = MapAttemptKey(output.key, output.map_attempt_id)
         pending = self._store.pending(attempt)
         if pending is not None:
             await asyncio.wait({pending})
+        self.require_unreleased(*attempt)
+        if pending is None or pending.cancelled():
+            return
+        if isinstance(pending.exception(), ReleasedDuringCommit):
+            # Its application has ended, which leaves no release to find.
+            raise ReleasedDuringCommit(*output.key, output.map_attempt_id)
 
     def require_unreleased(self, key: ShuffleKey, map_attempt_id: int) -> None:
         """Check that a copy does not come after the release of its shuffle.

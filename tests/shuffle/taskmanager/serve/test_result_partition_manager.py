@@ -213,14 +213,20 @@ async def test_a_reader_under_way_keeps_what_a_copy_replaces(remote):
     assert not any(remote[1].accounts.of(KEY.application_id).held)
 
 
-async def test_a_copy_that_waits_for_another_is_refused_after_the_release(store, manager):
+@pytest.mark.parametrize("of_application", [False, True])
+async def test_a_copy_that_waits_for_another_is_refused_after_the_release(
+    store, manager, of_application
+):
     copies = [replace(an_output(store, 1), origin="another", replicas=2) for _ in range(2)]
     first = asyncio.create_task(manager.commit(copies[0]))
     await asyncio.sleep(0)
     assert store.pending(MapAttemptKey(KEY, 1)) is not None
     second = asyncio.create_task(manager.commit(copies[1]))
     await asyncio.sleep(0)
-    store.release_shuffle(KEY)
+    if of_application:
+        store.release_application(KEY.application_id)
+    else:
+        store.release_shuffle(KEY)
     for each in (first, second):
         with pytest.raises(ReleasedDuringCommit):
             await each
