@@ -71,10 +71,10 @@ MUTATIONS: Final = (
         REMOTE,
         "a manifest is written before its regions",
         _REMOTE + "output_uploads.py",
-        "            await self._copy_all(output.regions, names)\n",
+        "            await self._copy_all(output.regions, names, output.key.application_id)\n",
         "            await self.tier.objects.put(manifest_name(attempt), "
         "pack_manifest(output, names))\n"
-        "            await self._copy_all(output.regions, names)\n",
+        "            await self._copy_all(output.regions, names, output.key.application_id)\n",
         ("kill", "power cut"),
     ),
     Mutation(
