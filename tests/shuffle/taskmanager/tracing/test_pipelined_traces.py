@@ -23,7 +23,6 @@ from tests.support.collector import (
     PARENT_ID,
     TRACE_ID,
     TRACEPARENT,
-    Collector,
     id_of,
     parent_of,
     trace_of,
@@ -41,11 +40,6 @@ READER = f"00-{READER_TRACE_ID}-{'2' * 16}-01"
 CONTENT = b"bytes of a subpartition" * 100
 BOUNDED = ResultPartitionType.PIPELINED_BOUNDED
 PIPELINED = [each for each in ResultPartitionType if each.is_pipelined]
-
-
-@pytest.fixture
-def collector(monkeypatch):
-    return Collector(monkeypatch)
 
 
 async def drained(gate: ClientGate) -> None:

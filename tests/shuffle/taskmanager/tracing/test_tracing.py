@@ -27,7 +27,6 @@ from tests.support.collector import (
     PARENT_ID,
     TRACE_ID,
     TRACEPARENT,
-    Collector,
     id_of,
     parent_of,
     trace_of,
@@ -43,11 +42,6 @@ pytestmark = pytest.mark.asyncio(loop_factories=["uvloop"])
 
 TRACED: dict[str, Any] = {"traces_endpoint": ENDPOINT}
 CONTENT = b"bytes of a subpartition" * 100
-
-
-@pytest.fixture
-def collector(monkeypatch):
-    return Collector(monkeypatch)
 
 
 async def write(
