@@ -1,4 +1,4 @@
-"""What waits for what: one wait of a TaskManager, as its owners tell it and as its status has it.
+"""One wait of a TaskManager, as its owner reports it and as the status has it.
 
 A wait leads from a waiter to a resource. The resource of one wait is the waiter of another if kind,
 name and application are the same, so all waits of a TaskManager together are a forest::

@@ -78,7 +78,7 @@ class MemberCopies(msgspec.Struct, frozen=True, gc=False):
 
 
 class MemberParty(msgspec.Struct, frozen=True, gc=False):
-    """What waits, or what it waits for; the fields of the same names of its status."""
+    """A waiter or a resource of a wait, with the fields that a member's status has for it."""
 
     kind: str = ""
     name: str = ""
@@ -162,7 +162,7 @@ class ClusterMembers:
 
     Args:
         urls: Their HTTP ports.
-        secrets: The cluster secrets, of which access tokens are made; None: there are none.
+        secrets: The cluster secrets, which make access tokens; None: there are none.
         answer_seconds: Time in which a member must have answered.
         shared_seconds: Time for which answers are shared.
     """

@@ -53,8 +53,7 @@ class Answer(msgspec.Struct, frozen=True):
     error: str = ""
     """Why the request failed."""
     page: msgspec.Raw = msgspec.Raw(b"[]")
-    """The ``ShufflePage`` that was asked for; the applications of its name here if they are none or
-    several."""
+    """The requested ``ShufflePage``. If its name fits no application or several: those here."""
 
     @classmethod
     def of(

@@ -167,9 +167,9 @@ class WarningStatus(msgspec.Struct, frozen=True, gc=False):
     """``"error"``: data or work is lost or refused now. ``"warning"``: it soon may be. ``"note"``:
     it happened since the start and may be over."""
     text: str = ""
-    """What is the matter, with the value."""
+    """The problem, with the value."""
     remedy: str = ""
-    """What to do about it."""
+    """The remedy."""
 
 
 class TaskManagerStatus(msgspec.Struct, frozen=True):
@@ -226,9 +226,9 @@ class TaskManagerStatus(msgspec.Struct, frozen=True):
     processes: tuple[ProcessStatus, ...] = ()
     """Its data processes; empty if it is a single process."""
     warnings: tuple[WarningStatus, ...] = ()
-    """What somebody should know, errors first; the HTTP thread computes it of the other fields."""
+    """Problems and their remedies, errors first; the HTTP thread computes them."""
     waits: tuple[WaitStatus, ...] = ()
-    """What waits for what, the longest waits first."""
+    """The waits, the longest first."""
     waits_omitted: int = 0
     """Estimated number of the other waits."""
     recent: tuple[RecentSample, ...] = ()

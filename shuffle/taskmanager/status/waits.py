@@ -69,7 +69,7 @@ DRAINS: Final = (
 
 
 def waits_of(environment: NetworkEnvironment) -> tuple[tuple[WaitStatus, ...], int]:
-    """Return the waits of a TaskManager, the longest first, and how many more there are.
+    """Return the waits of a TaskManager, the longest first, and the number of the others.
 
     Waits of unknown time come last. The number of the others is an estimate: each gate, request and
     channel of another TaskManager that was not examined counts as one wait.

@@ -31,7 +31,7 @@ CERTIFICATE_SECONDS: Final = 14 * 24 * 3600.0
 """Time before its expiry at which a certificate should be replaced."""
 
 MAX_WARNINGS: Final = 50
-"""Warnings in a status; the last one says how many more there are."""
+"""Warnings in a status; the last one says how many others there are."""
 
 MAX_NAME: Final = 64
 """Characters of a name in a warning: tenants choose the names of applications."""

@@ -42,7 +42,7 @@ class UnknownShuffle(SluiceError):
 
     code = ErrorCode.PARTITION_NOT_FOUND
     found: tuple[str, ...] = ()
-    """Those of the name, which are none or several; at most ``MAX_NAMED``."""
+    """The applications of the name: none or several, at most ``MAX_NAMED``."""
 
 
 class ShuffleQuery(NamedTuple):

@@ -38,7 +38,7 @@ PIECE_BYTES: Final = 1024 * 1024
 
 @dataclass(slots=True)
 class StoredDirectories:
-    """What storage directories have.
+    """The content of storage directories.
 
     Attributes:
         directories: The directories.
