@@ -70,7 +70,7 @@ PEERS_ENCRYPTED: Final = 1 << 4
 """Bit in the features of a HelloAck: the TaskManager uses TLS with all others.
 
 It reports a setting. The first features of protocol version 1 do not have bits; the next addition
-to the protocol gets bit 9.
+to the protocol gets bit 10.
 """
 
 COPIES_COMPARED: Final = 1 << 0
@@ -99,6 +99,9 @@ HYBRID_FULL_PARTITIONS: Final = 1 << 7
 
 TRACES: Final = 1 << 8
 """Bit in the features of Hello and HelloAck: the acceptor makes traces and takes TraceContext."""
+
+MEMBERS: Final = 1 << 9
+"""Bit in the features of Hello and HelloAck: drivers and TaskManagers take MemberReport."""
 
 MAX_LOST_ATTEMPTS: Final = 256
 """Most map attempts in a message to a driver: 2.3 KB of msgpack at most."""

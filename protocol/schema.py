@@ -63,6 +63,10 @@ CONSUME_WHEN_REGISTERED: Final = 0
 CONSUME_AT_FIRST_OUTPUT: Final = 1
 CONSUME_WHEN_FINISHED: Final = 2
 
+MEMBER_ACTIVE: Final = 0
+MEMBER_DRAINING: Final = 1
+"""It takes no new map outputs, and serves those that it has until it stops."""
+
 PROCESS_PORT_STEP: Final = 2
 """Distance of the ports of two data processes: by default the HTTP port follows the first one."""
 
@@ -92,6 +96,7 @@ I64: TypeAlias = Annotated[int, Meta(ge=MIN_I64, le=MAX_I64)]
 DataType: TypeAlias = Annotated[int, Meta(ge=DATA, le=BLOCKING_EVENT)]
 PartitionType: TypeAlias = Annotated[int, Meta(ge=0, le=PARTITION_HYBRID_FULL)]
 Consumption: TypeAlias = Annotated[int, Meta(ge=0, le=CONSUME_WHEN_FINISHED)]
+MemberState: TypeAlias = Annotated[int, Meta(ge=MEMBER_ACTIVE, le=MEMBER_DRAINING)]
 FaultOf: TypeAlias = Annotated[int, Meta(ge=1, le=2)]
 Replicas: TypeAlias = Annotated[int, Meta(ge=1, le=MAX_REPLICAS)]
 Name: TypeAlias = Annotated[str, Meta(max_length=MAX_NAME_CHARACTERS)]
@@ -623,6 +628,27 @@ class VerifyOutputs(Message, frozen=True, tag=58):
     start_subpartition: U32
     end_subpartition: U32
     map_attempt_ids: SomeAttempts
+
+
+class MemberReport(Message, frozen=True, tag=64):
+    """Describes a TaskManager of the cluster: the sender, or a member that it has reached.
+
+    Only with the feature MEMBERS. ``free_bytes`` is the space for new map outputs in its tiers, and
+    ``open_outputs`` the number of map outputs being written. ``node`` and ``zone`` are empty if it
+    does not know them. There is no answer.
+    """
+
+    taskmanager_id: Name
+    host: Name
+    port: U16
+    http_port: U16
+    process: U16
+    processes: Processes
+    node: Name
+    zone: Name
+    state: MemberState
+    free_bytes: U64
+    open_outputs: U32
 
 
 class TraceContext(Message, frozen=True, tag=63):

@@ -86,7 +86,7 @@ ALLOWED_WHEN_OPEN: Final[dict[tuple[Side, int], _Types]] = {
     },
     (Side.ACCEPTED, m.ROLE_COPIER): _BOTH
     | _STORED_UP
-    | {m.CopyOf, m.CopyChecksum, m.ReplicateToRemote, m.TraceContext},
+    | {m.CopyOf, m.CopyChecksum, m.ReplicateToRemote, m.TraceContext, m.MemberReport},
     (Side.ACCEPTED, m.ROLE_DRIVER): _BOTH
     | {
         m.ReleaseShuffle,
@@ -108,7 +108,7 @@ ALLOWED_WHEN_OPEN: Final[dict[tuple[Side, int], _Types]] = {
         m.TaskEvent,
         m.PartitionConsumed,
     },
-    (Side.CONNECTED, m.ROLE_COPIER): _BOTH | _STORED_DOWN,
+    (Side.CONNECTED, m.ROLE_COPIER): _BOTH | _STORED_DOWN | {m.MemberReport},
     (Side.CONNECTED, m.ROLE_DRIVER): _BOTH
     | {
         m.ShuffleReleased,
@@ -118,6 +118,7 @@ ALLOWED_WHEN_OPEN: Final[dict[tuple[Side, int], _Types]] = {
         m.OutputsRemote,
         m.OutputsMoved,
         m.OutputsChecked,
+        m.MemberReport,
     },
 }
 

@@ -72,6 +72,7 @@ CONNECTOR_SENDS: dict[int, set[type[m.Message]]] = {
         m.CopyChecksum,
         m.ReplicateToRemote,
         m.TraceContext,
+        m.MemberReport,
     },
 }
 ACCEPTOR_SENDS: dict[int, set[type[m.Message]]] = {
@@ -97,6 +98,7 @@ ACCEPTOR_SENDS: dict[int, set[type[m.Message]]] = {
         m.OutputsRemote,
         m.OutputsMoved,
         m.OutputsChecked,
+        m.MemberReport,
     },
     m.ROLE_COPIER: {
         m.PartitionOpened,
@@ -104,6 +106,7 @@ ACCEPTOR_SENDS: dict[int, set[type[m.Message]]] = {
         m.AddCredit,
         m.PartitionFinished,
         m.PartitionAborted,
+        m.MemberReport,
     },
 }
 

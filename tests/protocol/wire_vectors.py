@@ -297,6 +297,20 @@ MESSAGES: tuple[tuple[str, m.Message, bytes], ...] = (
     ),
     ("report of damage passed on", m.VerifyOutputs(LONGEST, 3, 5, 6, [1 << 40]), b""),
     ("known TaskManager", m.KnownTaskManager("tm-b", "2001:db8::1", 7337), b""),
+    (
+        "member that reports itself",
+        m.MemberReport(
+            "tm-b", "2001:db8::1", 7337, 7338, 0, 1, "node-b", "zone-1", m.MEMBER_ACTIVE, 1 << 40, 7
+        ),
+        b"",
+    ),
+    (
+        "draining member with the longest names",
+        m.MemberReport(
+            LONGEST, LONGEST, 65535, 0, 255, 256, LONGEST, "", m.MEMBER_DRAINING, MAX_I64, MAX_U32
+        ),
+        b"",
+    ),
     ("replicate to the remote tier", m.ReplicateToRemote(0, False), b""),
     ("replicate to the remote tier before the commit", m.ReplicateToRemote(MAX_U32, True), b""),
     (
@@ -373,6 +387,11 @@ def _malformed() -> list[tuple[str, bytes, str]]:
         ("unused number 14", pack([14, 1, 4096]), "no message has this number"),
         ("partition type 5", pack([29, 1, 3, 42, 4, 5, 0]), "partition type is 0 to 4"),
         ("consumption negative", pack([29, 1, 3, 42, 4, 1, -1]), "consumption is 0 to 2"),
+        (
+            "member state 2",
+            pack([64, "tm", "h", 1, 1, 0, 1, "", "", 2, 0, 0]),
+            "member state is 0 or 1",
+        ),
         ("credit 0", pack([5, 1, 0]), "credit is at least 1"),
         ("gate credit 0", pack([30, 1, 3, 0, 1, 0, []]), "initial credit is at least 1"),
         ("no subpartitions", pack([20, 1, 3, 42, 0]), "num_subpartitions is at least 1"),

@@ -177,6 +177,17 @@ def _trace(number: st.SearchStrategy[int]) -> Frames:
     return _built(m.TraceContext, number, _TRACEPARENTS, st.none() | ATTEMPT, st.none() | ATTEMPT)
 
 
+def _member(local_id: str) -> Frames:
+    return _built(
+        m.MemberReport,
+        _NAMES | st.just(local_id),
+        st.sampled_from([REMOTE_HOST, "127.0.0.1", ""]),
+        *(NUMBER, NUMBER, NUMBER, COUNT),
+        *(_NAMES, _NAMES),
+        *(st.integers(0, 1), NUMBER, NUMBER),
+    )
+
+
 def frames_of(role: int, local_id: str) -> Frames:
     """Return what a client of a role sends beside the messages of all connections, by type."""
     if role == m.ROLE_PRODUCER:
@@ -209,7 +220,14 @@ def frames_of(role: int, local_id: str) -> Frames:
         copy_of = _built(m.CopyOf, NUMBER, _NAMES | st.just(local_id), REPLICAS, st.booleans())
         checksum = _built(m.CopyChecksum, NUMBER, st.integers(0, 2**32 - 1))
         to_remote = _built(m.ReplicateToRemote, NUMBER, st.booleans())
-        return {**_STORED, **checksum, **copy_of, **to_remote, **_trace(NUMBER)}
+        return {
+            **_STORED,
+            **checksum,
+            **copy_of,
+            **to_remote,
+            **_member(local_id),
+            **_trace(NUMBER),
+        }
     if role == m.ROLE_CONSUMER:
         return {
             m.OpenGate: _gate(local_id),
@@ -310,7 +328,7 @@ _DATA_DOWN: Frames = {
 
 _ANSWERS: dict[int, Frames] = {
     m.ROLE_PEER: {**_DATA_DOWN, m.ChecksummedBuffer: _response(has_checksum=True)},
-    m.ROLE_COPIER: _STORED_ANSWERS,
+    m.ROLE_COPIER: {**_STORED_ANSWERS, **_member("")},
     m.ROLE_CONSUMER: {
         **_DATA_DOWN,
         **_built(m.GateOpened, NUMBER),

@@ -28,6 +28,8 @@ public sealed interface Message {
     int CONSUME_WHEN_REGISTERED = 0;
     int CONSUME_AT_FIRST_OUTPUT = 1;
     int CONSUME_WHEN_FINISHED = 2;
+    int MEMBER_ACTIVE = 0;
+    int MEMBER_DRAINING = 1;
     int PROCESS_PORT_STEP = 2;
     long EVERY_SUBPARTITION = 4294967295L;
     int EVENT_END_OF_PARTITION = 1;
@@ -652,6 +654,32 @@ public sealed interface Message {
         @Override
         public int typeId() {
             return 58;
+        }
+    }
+
+    /**
+     * Describes a TaskManager of the cluster: the sender, or a member that it has reached.
+     *
+     * <p>Only with the feature MEMBERS. {@code free_bytes} is the space for new map outputs in its
+     * tiers, and {@code open_outputs} the number of map outputs being written. {@code node} and
+     * {@code zone} are empty if it does not know them. There is no answer.
+     */
+    record MemberReport(
+            String taskManagerId,
+            String host,
+            int port,
+            int httpPort,
+            int process,
+            int processes,
+            String node,
+            String zone,
+            int state,
+            long freeBytes,
+            long openOutputs)
+            implements Message {
+        @Override
+        public int typeId() {
+            return 64;
         }
     }
 

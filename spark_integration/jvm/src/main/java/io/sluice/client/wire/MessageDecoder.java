@@ -67,6 +67,7 @@ public final class MessageDecoder extends FieldReader {
             case 55 -> partitionConsumed(count);
             case 57 -> reportDamage(count);
             case 58 -> verifyOutputs(count);
+            case 64 -> memberReport(count);
             case 63 -> traceContext(count);
             default -> throw malformed("unknown message type " + typeId, null);
         };
@@ -479,6 +480,22 @@ public final class MessageDecoder extends FieldReader {
                 u32("start_subpartition"),
                 u32("end_subpartition"),
                 i64List("map_attempt_ids", 1, 256));
+    }
+
+    private Message.MemberReport memberReport(int count) throws IOException {
+        begin("MemberReport", count, 11);
+        return new Message.MemberReport(
+                text("taskmanager_id", 256),
+                text("host", 256),
+                (int) number("port", 0, 65535),
+                (int) number("http_port", 0, 65535),
+                (int) number("process", 0, 65535),
+                (int) number("processes", 1, 256),
+                text("node", 256),
+                text("zone", 256),
+                (int) number("state", 0, 1),
+                u64("free_bytes"),
+                u32("open_outputs"));
     }
 
     private Message.TraceContext traceContext(int count) throws IOException {

@@ -67,6 +67,7 @@ public final class MessageEncoder extends FieldWriter {
             case 55 -> partitionConsumed((Message.PartitionConsumed) message);
             case 57 -> reportDamage((Message.ReportDamage) message);
             case 58 -> verifyOutputs((Message.VerifyOutputs) message);
+            case 64 -> memberReport((Message.MemberReport) message);
             case 63 -> traceContext((Message.TraceContext) message);
             default -> throw new IllegalArgumentException(message.toString());
         }
@@ -476,6 +477,21 @@ public final class MessageEncoder extends FieldWriter {
         i64(m.startSubpartition());
         i64(m.endSubpartition());
         i64s(m.mapAttemptIds());
+    }
+
+    private void memberReport(Message.MemberReport m) throws IOException {
+        head(64, 11);
+        text(m.taskManagerId());
+        text(m.host());
+        i64(m.port());
+        i64(m.httpPort());
+        i64(m.process());
+        i64(m.processes());
+        text(m.node());
+        text(m.zone());
+        i64(m.state());
+        u64(m.freeBytes());
+        i64(m.openOutputs());
     }
 
     private void traceContext(Message.TraceContext m) throws IOException {
