@@ -20,12 +20,15 @@ from ...protocol.limits import (
     DAMAGE_REPORTS,
     HYBRID_FULL_PARTITIONS,
     HYBRID_PARTITIONS,
+    MEMBERS,
     REMOTE_COPIES,
     TRACES,
     VERSION,
 )
 from ...protocol.schema import (
     FLOW_CREDIT,
+    MEMBER_ACTIVE,
+    MEMBER_DRAINING,
     ROLE_CONSUMER,
     ROLE_COPIER,
     ROLE_DRIVER,
@@ -33,6 +36,7 @@ from ...protocol.schema import (
     ROLE_PRODUCER,
     Hello,
     HelloAck,
+    MemberReport,
 )
 from ...transport.access import Access
 from ...transport.address import Address
@@ -50,6 +54,7 @@ from .bounds.connection_rules import refuse_writers, require_whole_segments
 from .bounds.idle_connections import IdleConnections
 from .bounds.quotas import QuotaConfig, Quotas
 from .bounds.segment_pressure import SegmentPressure
+from .cluster.member_reports import MemberReports
 from .cluster.peer_connector import PeerConnector
 from .cluster.watchers import Watchers
 from .config.taskmanager_config import TaskManagerConfig
@@ -157,6 +162,11 @@ class NetworkEnvironment:
         self.listener = Listener(
             transport, memory.segment_size_bytes, self._accepted, self._offer, self.access
         )
+        self.reports = MemberReports(
+            self._report, lambda place: self.copies.services.watches.reported(place)
+        )
+        """What this TaskManager and the members of its cluster report to each other."""
+        stack.callback(self.reports.close)
         self._connector = PeerConnector(
             transport,
             self.access,
@@ -165,6 +175,7 @@ class NetworkEnvironment:
             self.counters,
             self.store.taskmanager_id,
             self.listener.control_memory,
+            self.reports,
         )
         self.peers = self._connector.readers
         self.connects = self._connector.connects
@@ -178,6 +189,7 @@ class NetworkEnvironment:
             self.store,
             self.partitions,
             self._connector,
+            self.reports,
             self.drivers,
             self.applications,
             self.counters,
@@ -209,6 +221,7 @@ class NetworkEnvironment:
             verify_checksums=config.storage.verify_checksums,
             copies_of=self.copies.replication.wait,
             tracing=self.tracing,
+            on_member_report=lambda report: self.reports.received(report, None),
         )
         self.segment_pressure = SegmentPressure(
             self.network_pool,
@@ -253,6 +266,7 @@ class NetworkEnvironment:
             # Before the first driver connects, because it is told what is here.
             environment.copies.replication.adopt()
             await environment.listener.start()
+            environment.copies.watch_members()
             environment.set_quotas(environment.config.quotas)  # open files may limit connections
             environment.store.watch(
                 environment._outputs_lost, on_unlocked, environment._outputs_adopted
@@ -297,10 +311,12 @@ class NetworkEnvironment:
         if not self.producer_services.draining:
             self.drain_began = time.monotonic()
         self.producer_services.draining = True
+        self.reports.own_changed()
 
     def undrain(self) -> None:
         """Take new work again, and let what has moved be read here too. Idempotent."""
         self.producer_services.draining = False
+        self.reports.own_changed()
         self.copies.migration.undo()
 
     async def migrate(self) -> None:
@@ -417,6 +433,7 @@ class NetworkEnvironment:
             | DAMAGE_REPORTS
             | HYBRID_PARTITIONS
             | HYBRID_FULL_PARTITIONS
+            | MEMBERS
             | (0 if self.store.remote is None else REMOTE_COPIES)
             | (0 if self.tracing is None else TRACES),
             *self.address,
@@ -449,7 +466,13 @@ class NetworkEnvironment:
             account.hold(Resource.CONNECTIONS)
             self.applications.connected(application_id, copier=is_copier)
 
+        # A TaskManager that watches this one has no application.
+        takes_reports = greeting.features & MEMBERS and (
+            connection.role == ROLE_DRIVER or (is_copier and not application_id)
+        )
+
         def lost() -> None:
+            self.reports.unsubscribe(connection)
             self.segment_pressure.gone(self.handlers.pop(connection, None))
             self.idle_connections.gone(connection)
             self._idle.set()
@@ -490,8 +513,31 @@ class NetworkEnvironment:
                 is_told_of_remote=bool(greeting.features & REMOTE_COPIES),
             )
         self.handlers[connection] = handler
+        if takes_reports:
+            # After the HelloAck, which is sent when this handler is made.
+            asyncio.get_running_loop().call_soon(self._subscribe, connection)
         self.idle_connections.accepted()
         return handler
+
+    def _subscribe(self, connection: Connection) -> None:
+        if not connection.closing:
+            self.reports.subscribe(connection)
+
+    def _report(self) -> MemberReport:
+        """Return what this TaskManager reports of itself."""
+        producers = [each for each in self.handlers.values() if isinstance(each, ProducerHandler)]
+        tiers = () if self.is_draining else self.store.tiers()
+        return MemberReport(
+            self.store.taskmanager_id,
+            *self.address,
+            self.config.http.http_port,
+            *self.config.place,
+            self.config.cluster.node,
+            self.config.cluster.zone,
+            MEMBER_DRAINING if self.is_draining else MEMBER_ACTIVE,
+            sum(each.free_bytes for each in tiers if each.healthy),
+            sum(len(each.outputs) for each in producers),
+        )
 
     def _read_pool(self, connection: Connection) -> ReadPool:
         application_id = connection.application_id  # a peer reads for many

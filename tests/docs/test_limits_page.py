@@ -42,7 +42,7 @@ NO_LIMITS = {
     *("slow_disk_seconds", "log_format", "log_level", "processes"),
     *("traces_endpoint", "traces_sample_ratio"),
     *("journal_sync", "journal_sync_interval_seconds"),
-    *("taskmanagers", "drain_migrate"),
+    *("taskmanagers", "resolve_interval_seconds", "node", "zone", "drain_migrate"),
     *("remote", "remote_endpoint", "remote_part_bytes", "remote_orphan_seconds"),
 }
 """Settings that bound nothing which applications take from each other."""

@@ -519,7 +519,7 @@ MUTATIONS: Final = (
         MEMBERSHIP,
         "a replaced TaskManager stays known",
         _CLUSTER + "known_taskmanagers.py",
-        "                del self._configured[other_id]\n",
+        "                del self._members[other_id]\n",
         "                pass\n",
         ("leave",),
     ),

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any
 
+from sluice.protocol.schema import ROLE_COPIER
 from sluice.shuffle.taskmanager.bounds.quotas import QuotaConfig
 from sluice.shuffle.taskmanager.config.taskmanager_config import TaskManagerConfig
 from sluice.shuffle.taskmanager.serve.consumer_handler import ConsumerHandler
@@ -200,9 +201,14 @@ async def until_clean(
 def network_leftovers(environment: NetworkEnvironment) -> list[str]:
     """Return what is not back to zero but for the stored data."""
     pool = environment.network_pool
+    # Members watch each other until they stop.
+    members = sum(
+        connection.role == ROLE_COPIER and not connection.application_id
+        for connection in environment.handlers
+    )
     left = [
-        ("connections", len(environment.listener.connections)),
-        ("handlers", len(environment.handlers)),
+        ("connections", len(environment.listener.connections) - members),
+        ("handlers", len(environment.handlers) - members),
         ("embedded clients", len(environment.embedded)),
         ("gates", len(gates(environment))),
         ("peer connections", len(environment.peers)),

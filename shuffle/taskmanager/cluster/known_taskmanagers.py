@@ -1,7 +1,7 @@
 """The other TaskManagers that this one knows.
 
-Drivers name the TaskManagers for their application, and ``[cluster] taskmanagers`` names the ones
-for every application. An application's copies only go to these.
+Drivers name the TaskManagers for their application, and the members of the cluster are those for
+every application. An application's copies only go to these.
 """
 
 from typing import Final
@@ -21,8 +21,8 @@ class KnownTaskManagers:
     """The places of other TaskManagers, by id, and the applications that use them.
 
     A driver names places for its own application only: a wrong place, or another name for the same
-    host, does not affect other applications. The places that configured TaskManagers report for
-    themselves apply to all.
+    host, does not affect other applications. The places that members report for themselves apply to
+    all.
 
     Args:
         own_id: The id of this TaskManager, which is ignored among the others.
@@ -30,19 +30,24 @@ class KnownTaskManagers:
     """
 
     def __init__(self, own_id: str, accounts: Accounts) -> None:
-        self._own_id = own_id
+        self.own_id: Final = own_id
         self._accounts = accounts
-        self._configured: dict[str, TaskManagerPlace] = {}
+        self._members: dict[str, TaskManagerPlace] = {}
         self._told: dict[str, dict[str, TaskManagerPlace]] = {}
 
-    def configure(self, place: TaskManagerPlace) -> None:
-        """Record a configured TaskManager, replacing another one at its address."""
-        if place.taskmanager_id == self._own_id:
+    def joined(self, place: TaskManagerPlace) -> None:
+        """Record a member, replacing another one at its address."""
+        if place.taskmanager_id == self.own_id:
             return
-        for other_id, other in list(self._configured.items()):
+        for other_id, other in list(self._members.items()):
             if other.address == place.address:
-                del self._configured[other_id]
-        self._configured[place.taskmanager_id] = place
+                del self._members[other_id]
+        self._members[place.taskmanager_id] = place
+
+    def left(self, place: TaskManagerPlace) -> None:
+        """Forget a member, unless it is at another place by now."""
+        if self._members.get(place.taskmanager_id) == place:
+            del self._members[place.taskmanager_id]
 
     def tell(self, application_id: str, place: TaskManagerPlace) -> bool:
         """Record a TaskManager named by a driver; return whether it or its place is new.
@@ -51,7 +56,7 @@ class KnownTaskManagers:
             LimitExceeded: The application has named too many.
             QuotaExceeded: It may not keep more.
         """
-        if place.taskmanager_id == self._own_id:
+        if place.taskmanager_id == self.own_id:
             return False
         told = self._told.get(application_id, {})
         before = told.get(place.taskmanager_id)
@@ -74,8 +79,8 @@ class KnownTaskManagers:
     def place_for(self, application_id: str, taskmanager_id: str) -> TaskManagerPlace | None:
         """Return the place of a TaskManager that an application may use, or None."""
         told = self._told.get(application_id, {})
-        return self._configured.get(taskmanager_id) or told.get(taskmanager_id)
+        return self._members.get(taskmanager_id) or told.get(taskmanager_id)
 
     def places_of(self, application_id: str) -> dict[str, TaskManagerPlace]:
         """Return the places that an application may use, by TaskManager."""
-        return self._told.get(application_id, {}) | self._configured
+        return self._told.get(application_id, {}) | self._members

@@ -12,6 +12,7 @@ from ....protocol.limits import (
     COPIES_COMPARED,
     DAMAGE_REPORTS,
     MAGIC,
+    MEMBERS,
     REMOTE_COPIES,
     TRACES,
     VERSION,
@@ -44,6 +45,7 @@ from ...legs.producer_leg import ProducerLeg
 from ...names import TaskManagerPlace
 from .foreign_answers import without_foreign_bytes
 from .instances import Instances
+from .member_reports import MemberReports
 from .watch_leg import WatchLeg
 
 Leg = TypeVar("Leg", bound=ConnectionHandler)
@@ -63,13 +65,14 @@ class PeerConnector:
         counters: Its counters.
         taskmanager_id: Its id.
         control_memory: Bounds the control parts and unread messages of all connections together.
+        reports: What this TaskManager and its members report to each other.
 
     Attributes:
         readers: The connections for reading, one pool for all gates.
         connects: How long it took to make each connection.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - they are the parts of one TaskManager
         self,
         transport: TransportConfig,
         access: Access,
@@ -78,6 +81,7 @@ class PeerConnector:
         counters: Counters,
         taskmanager_id: str,
         control_memory: ControlMemory,
+        reports: MemberReports,
     ) -> None:
         self._transport = transport
         # Another TaskManager may have the data or accept the copy; callers retry if necessary.
@@ -87,6 +91,7 @@ class PeerConnector:
         self._segment_size_bytes = segment_size_bytes
         self._counters = counters
         self._control_memory = control_memory
+        self._reports = reports
         self.instances: Final = Instances(taskmanager_id)
         self.connects: Final = Histogram()
         self.readers: Final[ConnectionPool[PartitionRequestClient]] = ConnectionPool(
@@ -155,15 +160,25 @@ class PeerConnector:
             address, _hello(ROLE_COPIER, application_id, features=features), make
         )
 
-    async def watch(self, address: Address) -> WatchLeg:
+    async def watch(self, address: Address, is_member: bool) -> WatchLeg:
         """Connect in order to watch whether the other TaskManager is alive.
+
+        Args:
+            address: The other TaskManager.
+            is_member: Whether to exchange reports with it.
 
         Raises:
             SluiceError: It does not answer, or refuses.
 
         Cancellation: safe.
         """
-        return await self._connect(address, _hello(ROLE_COPIER, ""), WatchLeg)
+
+        def make(connection: Connection, ack: HelloAck) -> WatchLeg:
+            return WatchLeg(connection, ack, self._reports)
+
+        return await self._connect(
+            address, _hello(ROLE_COPIER, "", features=MEMBERS if is_member else 0), make
+        )
 
     async def _connect(
         self,

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 from ...names import MapAttemptKey, TaskManagerPlace
 from .known_taskmanagers import KnownTaskManagers
+from .member_reports import MemberReports
 
 REFUSAL_SECONDS: Final = 5.0
 """Time for which a TaskManager that refused a copy is not asked for another one."""
@@ -24,24 +25,26 @@ class Candidate(NamedTuple):
 
     Attributes:
         lacks_copy: Whether it has no copy, as far as is known.
-        has_refused: Whether it refused a copy for the application a short time ago.
-        shares_host: Whether it runs on the host of this TaskManager.
-        joins_copy: Whether a TaskManager on its host has a copy.
+        has_refused: Whether it drains, or refused a copy for the application a short time ago.
+        shares_node: Whether it runs on the node of this TaskManager.
+        joins_copy: Whether a TaskManager on its node has a copy.
+        shares_zone: Whether it, or a TaskManager that has a copy, is in the zone of this one.
         position: Its position in the rendezvous order of the map output.
         place: Its place.
     """
 
     lacks_copy: bool
     has_refused: bool
-    shares_host: bool
+    shares_node: bool
     joins_copy: bool
+    shares_zone: bool
     position: int
     place: TaskManagerPlace
 
     @property
     def adds_safety(self) -> bool:
-        """Whether a copy here is a new one, on another host, and likely to be accepted."""
-        return self.lacks_copy and not self.has_refused and not self.shares_host
+        """Whether a copy here is a new one, on another node, and likely to be accepted."""
+        return self.lacks_copy and not self.has_refused and not self.shares_node
 
 
 class Placement:
@@ -49,16 +52,19 @@ class Placement:
 
     Args:
         known: The other TaskManagers.
-        own_host: Returns the host at which others reach this TaskManager.
+        reports: What they report of themselves.
+        own_location: Returns the node and the zone of this TaskManager.
     """
 
     def __init__(
         self,
         known: KnownTaskManagers,
-        own_host: Callable[[], str],
+        reports: MemberReports,
+        own_location: Callable[[], tuple[str, str]],
     ) -> None:
         self._known: Final = known
-        self._own_host: Final = own_host
+        self._reports: Final = reports
+        self._own_location: Final = own_location
         self._refused_until: dict[tuple[str, str], float] = {}
         self.last_refusal = "no other TaskManager is known"
         """Why the last attempt to make a copy failed."""
@@ -78,21 +84,30 @@ class Placement:
         """
         application_id = attempt.shuffle.application_id
         places = self._known.places_of(application_id)
-        hosts = {places[each].host for each in holders if each in places}
-        own_host, now = self._own_host(), asyncio.get_running_loop().time()
+        own_node, own_zone = self._own_location()
+        held = [self._reports.location_of(places[each]) for each in holders if each in places]
+        nodes = {node for node, _ in held}
+        zones = {own_zone, *(zone for _, zone in held)} - {""}
+        now = asyncio.get_running_loop().time()
         # Ranking costs more than the look at a state, and a driver may name thousands.
         there = [each for each, place in places.items() if not is_absent(place)]
-        return sorted(
-            Candidate(
-                taskmanager_id not in holders,
-                self._refused_until.get((taskmanager_id, application_id), now) > now,
-                places[taskmanager_id].host == own_host,
-                places[taskmanager_id].host in hosts,
-                position,
-                places[taskmanager_id],
+        candidates = []
+        for position, taskmanager_id in enumerate(rendezvous_order(attempt, there)):
+            place = places[taskmanager_id]
+            node, zone = self._reports.location_of(place)
+            refused_until = self._refused_until.get((taskmanager_id, application_id), now)
+            candidates.append(
+                Candidate(
+                    taskmanager_id not in holders,
+                    refused_until > now or self._reports.is_draining(taskmanager_id),
+                    node == own_node,
+                    node in nodes,
+                    zone in zones,
+                    position,
+                    place,
+                )
             )
-            for position, taskmanager_id in enumerate(rendezvous_order(attempt, there))
-        )
+        return sorted(candidates)
 
     def refuse(self, taskmanager_id: str, application_id: str) -> None:
         """Record that a TaskManager refused a copy for an application."""

@@ -65,17 +65,32 @@ class TaskManagerWatch:
         self.address: Final = address
         self.place = place
         """Its place: as it was given, or as any TaskManager reported it last."""
+        self.is_any: Final = place is None
+        """Whether any TaskManager may be at the address."""
         self.presence = Presence.UNKNOWN
-        self._is_any: Final = place is None
         self._connect = connect
         self._lost_after_seconds = lost_after_seconds
         self._changed = changed
         self._tried = asyncio.Event()
+        self._try_now = asyncio.Event()
         self._deadline: asyncio.TimerHandle | None = None
         self._task = start_task(self._run())
 
-    async def first_answer(self) -> None:
-        """Wait until the first connection succeeds or fails, or the watch is closed.
+    @property
+    def may_end(self) -> bool:
+        """Whether nobody has to learn that the TaskManager is lost: it is, or was never there."""
+        return self.place is None or self.presence in (Presence.LOST, Presence.UNKNOWN)
+
+    def try_now(self) -> None:
+        """Connect without a further pause, if it is not connected. Idempotent."""
+        if self.presence is not Presence.PRESENT:
+            self._tried.clear()
+            self._try_now.set()
+
+    async def answer(self) -> None:
+        """Wait until the first connection, or the one tried now, succeeds or fails.
+
+        Returns at once after it was closed.
 
         Cancellation: safe.
         """
@@ -104,7 +119,12 @@ class TaskManagerWatch:
             if self.presence in (Presence.PRESENT, Presence.UNKNOWN):
                 self._is(Presence.AWAY)
             self._tried.set()
-            await asyncio.sleep(backoff.next_seconds())
+            try:
+                async with asyncio.timeout(backoff.next_seconds()):
+                    await self._try_now.wait()
+            except TimeoutError:
+                pass
+            self._try_now.clear()
 
     async def _reach(self) -> WatchLeg | None:
         """Connect to it; return None if that fails."""
@@ -133,7 +153,7 @@ class TaskManagerWatch:
         """
         expected = "" if self.place is None else self.place.taskmanager_id
         if leg.place.taskmanager_id != expected:
-            if not self._is_any or (expected and self.presence is not Presence.LOST):
+            if not self.is_any or (expected and self.presence is not Presence.LOST):
                 raise SluiceError(
                     "Another TaskManager answers",
                     code=ErrorCode.TASKMANAGER_MISMATCH,
@@ -141,7 +161,7 @@ class TaskManagerWatch:
                     limit=expected,
                 )
             self.presence = Presence.UNKNOWN  # of the new one
-        if self._is_any:
+        if self.is_any:
             self.place = leg.place
 
     def _is(self, presence: Presence) -> None:

@@ -1,13 +1,15 @@
-"""A connection to another TaskManager that only carries pings, to check that it is alive."""
+"""A connection to another TaskManager that checks whether it is alive, and exchanges reports."""
 
 import asyncio
 
 from ....protocol.errors import SluiceError, UnexpectedMessage
-from ....protocol.schema import CloseRequest, HelloAck, Message, Ping
+from ....protocol.limits import MEMBERS
+from ....protocol.schema import CloseRequest, HelloAck, MemberReport, Message, Ping
 from ....transport.connection import Connection
 from ....transport.errors import ConnectionLost
 from ....transport.loop import done_on_time
 from ...names import TaskManagerPlace
+from .member_reports import MemberReports
 
 
 class WatchLeg:
@@ -16,13 +18,22 @@ class WatchLeg:
     Args:
         connection: The open connection.
         ack: The description of the other TaskManager in its handshake.
+        reports: Gets the reports of the other side.
     """
 
-    def __init__(self, connection: Connection, ack: HelloAck) -> None:
+    def __init__(self, connection: Connection, ack: HelloAck, reports: MemberReports) -> None:
         self.place = TaskManagerPlace(ack.taskmanager_id, ack.advertised_host, ack.data_port)
         self._connection = connection
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._pings = 0
+        self._reports = reports
+        if ack.features & MEMBERS:
+            # After the handshake, which ends when this handler is made.
+            asyncio.get_running_loop().call_soon(self._subscribe)
+
+    def _subscribe(self) -> None:
+        if not self._connection.closing:
+            self._reports.subscribe(self._connection)
 
     async def until_ended(self, ping_seconds: float) -> None:
         """Wait until the connection ends, or the other side does not answer a ping.
@@ -58,14 +69,17 @@ class WatchLeg:
         raise UnexpectedMessage("Payload on a leg that watches", value=type(message).__name__)
 
     def message_received(self, message: Message, payload_length: int) -> None:
-        """Close if the other side requests it."""
-        if type(message) is CloseRequest:
+        """Record a report; close if the other side requests it."""
+        if type(message) is MemberReport:
+            self._reports.received(message, self.place)
+        elif type(message) is CloseRequest:
             self._connection.close()
 
     def writable(self) -> None:
-        """Do nothing: pings are small."""
+        """Do nothing: pings and reports are small."""
 
     def connection_lost(self, error: SluiceError) -> None:
         """Record that the connection is lost."""
+        self._reports.unsubscribe(self._connection)
         if not self._ended.done():
             self._ended.set_result(None)

@@ -1,27 +1,32 @@
-"""The watches of one TaskManager on others."""
+"""The watches of one TaskManager on others: the members of the cluster, and holders of copies."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
 from ....transport.address import Address
 from ....transport.loop import start_task
 from ...names import TaskManagerPlace
 from .known_taskmanagers import KnownTaskManagers
+from .member_reports import MemberReports
+from .members import Members
 from .taskmanager_watch import Presence, TaskManagerWatch
 from .watch_leg import WatchLeg
 
 
 class Watches:
-    """Watches configured TaskManagers, and those that share map outputs.
+    """Watches all members, and those TaskManagers that share map outputs.
 
     A driver can name a wrong address for a TaskManager. So each place is watched on its own, and a
     wrong one says nothing about the TaskManager at its right place.
 
+    A member has one watch, even if a name has several addresses of it. The watch of an address that
+    is no longer listed goes on until the TaskManager there is lost.
+
     Args:
         known: The places of other TaskManagers, to which places found by watches are added.
-        configured: Addresses of TaskManagers in the settings.
-        connect: Connects to an address.
+        reports: What members report of themselves, which is forgotten when they leave.
+        connect: Connects to an address, to exchange reports there or only to watch.
         lost_after_seconds: Time away after which a TaskManager counts as lost.
         changed: Called with the place of a TaskManager, its current and its previous state.
     """
@@ -29,52 +34,103 @@ class Watches:
     def __init__(
         self,
         known: KnownTaskManagers,
-        configured: Sequence[Address],
-        connect: Callable[[Address], Awaitable[WatchLeg]],
+        reports: MemberReports,
+        connect: Callable[[Address, bool], Awaitable[WatchLeg]],
         lost_after_seconds: float,
         changed: Callable[[TaskManagerPlace, Presence, Presence], None],
     ) -> None:
         self._known: Final = known
-        self._addresses: Final = configured
+        self._reports: Final = reports
         self._connect: Final = connect
         self._lost_after_seconds: Final = lost_after_seconds
         self._changed: Final = changed
-        self._configured: dict[Address, TaskManagerWatch] = {}
+        self._sources: Members | None = None
+        self._asked: list[TaskManagerWatch] | None = None
+        """Those that the copies wait for. One that joins later delays nothing if it hangs."""
+        self._members: dict[Address, TaskManagerWatch] = {}
+        self._aliases: dict[Address, str] = {}
+        """Addresses of members that are watched at another one, and of this TaskManager."""
         self._by_place: dict[TaskManagerPlace, TaskManagerWatch] = {}
         self._closing: set[asyncio.Task[None]] = set()
 
     def __len__(self) -> int:
-        return len(self._configured) + len(self._by_place)
+        return len(self._members) + len(self._by_place)
 
     @property
     def unreachable(self) -> int:
-        """Number of TaskManagers that are away or lost."""
-        watches = (*self._configured.values(), *self._by_place.values())
-        return sum(each.presence in (Presence.AWAY, Presence.LOST) for each in watches)
+        """Number of TaskManagers that are away or lost.
 
-    def watch_configured(self) -> None:
-        """Watch the TaskManagers of the settings. Idempotent."""
-        for address in self._addresses:
-            if address not in self._configured:
-                self._configured[address] = self._new(address, None)
+        Resolved addresses count after a TaskManager was reached there: it may be reached at another
+        address of its name.
+        """
+        watches = (*self._members.values(), *self._by_place.values())
+        return sum(
+            each.presence in (Presence.AWAY, Presence.LOST)
+            and (each.place is not None or self._is_configured(each.address))
+            for each in watches
+        )
 
-    async def find_configured(self) -> None:
-        """Watch the TaskManagers of the settings until each was reached, or could not be.
+    @property
+    def members(self) -> dict[Address, TaskManagerWatch]:
+        """The watches of members, by the address at which each is watched."""
+        return self._members
+
+    def watch_members(self, members: Members) -> None:
+        """Watch these members from now on. Called once."""
+        self._sources = members
+        self.members_changed()
+        members.start()
+
+    def look_again(self) -> None:
+        """Let the next :meth:`find_members` try those that are away."""
+        self._asked = None
+
+    async def find_members(self) -> None:
+        """Wait until each member was reached, or could not be, for the first time or once more.
 
         Cancellation: safe.
         """
-        self.watch_configured()
-        for watch in list(self._configured.values()):
-            await watch.first_answer()
+        if self._sources is not None:
+            await self._sources.first_answer()
+        if self._asked is None:
+            self._asked = list(self._members.values())
+            for watch in self._asked:
+                if watch.presence is not Presence.UNKNOWN:
+                    watch.try_now()
+        for watch in self._asked:
+            await watch.answer()
+
+    def members_changed(self) -> None:
+        """Watch the addresses that are new, and no longer those that nobody lists or uses."""
+        wanted = {} if self._sources is None else self._sources.addresses
+        for address in self._aliases.keys() - wanted.keys():
+            del self._aliases[address]
+        for address, watch in list(self._members.items()):
+            if address not in wanted and watch.may_end:
+                self._end_member(address)
+        for address, place in wanted.items():
+            if address not in self._members and address not in self._aliases:
+                self._members[address] = self._new(address, place, is_member=True)
+
+    def reported(self, place: TaskManagerPlace) -> None:
+        """Watch a TaskManager that another one reports, unless it is present where it was."""
+        if self._sources is None or place.taskmanager_id == self._known.own_id:
+            return
+        watch = self._watch_of(place.taskmanager_id)
+        if watch is None or watch.presence is not Presence.PRESENT:
+            self._sources.report(place)
+            there = self._members.get(place.address)
+            if there is not None:
+                there.try_now()
 
     def presence(self, place: TaskManagerPlace) -> Presence:
         """Return the state of a TaskManager at a place."""
-        watch = self._by_place.get(place) or self._configured_at(place)
+        watch = self._by_place.get(place) or self._member_at(place)
         return Presence.UNKNOWN if watch is None else watch.presence
 
     def keep(self, places: Iterable[TaskManagerPlace]) -> None:
-        """Watch the TaskManagers at exactly these places, and configured ones."""
-        wanted = {each for each in places if self._configured_at(each) is None}
+        """Watch the TaskManagers at exactly these places, and the members."""
+        wanted = {each for each in places if self._member_at(each) is None}
         for place in wanted:
             self.watch(place)
         for place in self._by_place.keys() - wanted:
@@ -82,33 +138,105 @@ class Watches:
 
     def watch(self, place: TaskManagerPlace) -> None:
         """Watch the TaskManager at a place. Idempotent."""
-        if place not in self._by_place and self._configured_at(place) is None:
-            self._by_place[place] = self._new(place.address, place)
-
-    def forget_configured(self) -> None:
-        """End the watches of configured TaskManagers."""
-        for watch in self._configured.values():
-            self._end(watch)
-        self._configured.clear()
+        if place not in self._by_place and self._member_at(place) is None:
+            self._by_place[place] = self._new(place.address, place, is_member=False)
 
     async def close(self) -> None:
         """End all watches. Idempotent."""
+        if self._sources is not None:
+            await self._sources.close()
+            self._sources = None
         self.keep(())
-        self.forget_configured()
+        for watch in self._members.values():
+            self._end(watch)
+        self._members.clear()
         await asyncio.gather(*self._closing, return_exceptions=True)
 
-    def _configured_at(self, place: TaskManagerPlace) -> TaskManagerWatch | None:
-        return next((each for each in self._configured.values() if each.place == place), None)
+    # ---- inside ----------------------------------------------------------------------------------
 
-    def _new(self, address: Address, place: TaskManagerPlace | None) -> TaskManagerWatch:
-        return TaskManagerWatch(address, place, self._connect, self._lost_after_seconds, self._told)
+    def _is_configured(self, address: Address) -> bool:
+        return self._sources is not None and address in self._sources.configured
+
+    def _member_at(self, place: TaskManagerPlace) -> TaskManagerWatch | None:
+        return next((each for each in self._members.values() if each.place == place), None)
+
+    def _watch_of(self, taskmanager_id: str) -> TaskManagerWatch | None:
+        """Return the watch of a member, preferably one that is present."""
+        watches = (
+            each
+            for each in self._members.values()
+            if each.place is not None and each.place.taskmanager_id == taskmanager_id
+        )
+        return min(watches, key=lambda each: each.presence is not Presence.PRESENT, default=None)
+
+    def _new(
+        self, address: Address, place: TaskManagerPlace | None, *, is_member: bool
+    ) -> TaskManagerWatch:
+        # A place that a driver has named is not a member: it is told nothing of the cluster.
+        return TaskManagerWatch(
+            address,
+            place,
+            lambda to: self._connect(to, is_member),
+            self._lost_after_seconds,
+            self._told,
+        )
 
     def _told(self, watch: TaskManagerWatch, before: Presence) -> None:
-        if watch.place is None:
-            return  # never reached
-        if self._configured.get(watch.address) is watch:
-            self._known.configure(watch.place)
-        self._changed(watch.place, watch.presence, before)
+        is_member = self._members.get(watch.address) is watch
+        if is_member and watch.place is not None and watch.presence is Presence.PRESENT:
+            if self._is_alias(watch, watch.place):
+                return
+            self._known.joined(watch.place)
+        if watch.place is not None:
+            self._changed(watch.place, watch.presence, before)
+        if is_member and watch.presence in (Presence.AWAY, Presence.LOST):
+            self._member_away(watch)
+
+    def _is_alias(self, watch: TaskManagerWatch, place: TaskManagerPlace) -> bool:
+        """End the watch of an address whose TaskManager is this one, or is watched elsewhere.
+
+        The watches of addresses that the TaskManager has left are replaced: another one may be
+        there.
+        """
+        taskmanager_id = place.taskmanager_id
+        others = [
+            each
+            for each in self._members.values()
+            if each is not watch
+            and each.place is not None
+            and each.place.taskmanager_id == taskmanager_id
+        ]
+        if taskmanager_id == self._known.own_id or any(
+            each.presence is Presence.PRESENT for each in others
+        ):
+            self._aliases[watch.address] = taskmanager_id
+            self._end(self._members.pop(watch.address))
+            return True
+        for other in others:
+            self._end_member(other.address)
+        self.members_changed()
+        return False
+
+    def _member_away(self, watch: TaskManagerWatch) -> None:
+        if self._sources is None:
+            return
+        self._sources.member_gone()
+        if watch.presence is Presence.LOST and not watch.is_any:
+            self._end_member(watch.address)  # any TaskManager may be there, if it is listed
+        if watch.place is not None:
+            left = [a for a, other in self._aliases.items() if other == watch.place.taskmanager_id]
+            for address in left:  # it may be reached there
+                del self._aliases[address]
+        self.members_changed()
+
+    def _end_member(self, address: Address) -> None:
+        watch = self._members.pop(address)
+        if self._sources is not None:
+            self._sources.drop_report(address)
+        if watch.place is not None:
+            self._known.left(watch.place)
+            self._reports.forget(watch.place.taskmanager_id)
+        self._end(watch)
 
     def _end(self, watch: TaskManagerWatch) -> None:
         closing = start_task(watch.close())

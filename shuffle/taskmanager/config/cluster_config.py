@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 
-from pydantic import BeforeValidator, Field, field_validator
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator
 
-from ....transport.address import Address, InvalidAddress
+from ....transport.address import InvalidAddress
+from ....transport.member_address import parse_member
 from ....transport.settings import Bytes, Count, Seconds, Settings
+
+MAX_LABEL_CHARACTERS: Final = 253
+"""Longest name of a node or a zone: that of a node in Kubernetes."""
 
 
 def _split_names(value: object) -> object:
@@ -19,28 +23,44 @@ def _split_names(value: object) -> object:
     )
 
 
+def _label(value: str) -> str:
+    """Refuse a name that not every log and page can show, or that is too long for a message."""
+    if len(value) > MAX_LABEL_CHARACTERS or not (value.isascii() and value.isprintable()):
+        raise ValueError(
+            f'"{value}" must be printable ASCII of at most {MAX_LABEL_CHARACTERS} characters'
+        )
+    return value
+
+
 class ClusterConfig(Settings):
     """The other TaskManagers of the cluster."""
 
     taskmanagers: Annotated[tuple[str, ...], BeforeValidator(_split_names)] = ()
-    """Addresses (`HOST:PORT`) of TaskManagers to which map outputs are copied and moved. Only
-    needed for programs without a driver. May include this TaskManager. As a flag or variable:
-    separated by commas."""
+    """The other TaskManagers: `HOST:PORT`, or `dns:NAME` or `dns:NAME:PORT` for all addresses of a
+    name. Members tell each other of further ones. Drivers learn of all members from any of them,
+    and map outputs are copied and moved to them. May include this TaskManager. As a flag or
+    variable: separated by commas."""
+
+    resolve_interval_seconds: Seconds = Field(30, gt=0)
+    """Interval at which the names in `taskmanagers` are resolved. They are also resolved when a
+    member is gone."""
+
+    node: Annotated[str, AfterValidator(_label)] = ""
+    """The machine on which this TaskManager runs. Executors prefer TaskManagers of their node, and
+    copies go to other nodes. Empty: its advertised host."""
+
+    zone: Annotated[str, AfterValidator(_label)] = ""
+    """The zone of its node. Copies go to other zones, if there are any. Empty: it is not known."""
 
     @field_validator("taskmanagers")
     @classmethod
-    def _have_ports(cls, addresses: tuple[str, ...]) -> tuple[str, ...]:
-        for address in addresses:
+    def _are_members(cls, members: tuple[str, ...]) -> tuple[str, ...]:
+        for member in members:
             try:
-                is_socket = not Address.parse(address).port
-            except InvalidAddress:
-                is_socket = True
-            if is_socket:
-                raise ValueError(
-                    f'"{address}" is not the address of another host: write it as HOST:PORT, '
-                    "an IPv6 address in brackets"
-                )
-        return addresses
+                parse_member(member)
+            except InvalidAddress as error:
+                raise ValueError(str(error)) from None
+        return members
 
 
 class ReplicationConfig(Settings):

@@ -12,6 +12,7 @@ from ....protocol.framing import PayloadMemory
 from ....protocol.remote_error import error_response
 from ....protocol.schema import (
     AddCredit,
+    MemberReport,
     OpenPartition,
     OpenPipelinedPartition,
     PartitionAborted,
@@ -44,6 +45,10 @@ MAX_FAILED_OUTPUTS: Final = 1024
 """Numbers of failed outputs that a connection remembers, to tell late messages from wrong ones."""
 
 OpeningMessage: TypeAlias = OpenPartition | ResumePartition | OpenPipelinedPartition
+
+
+def _ignore(_: MemberReport) -> None:
+    """Do nothing."""
 
 
 def _nothing() -> None:
@@ -82,6 +87,8 @@ class ProducerServices:
     """The time for which outputs are open, all together."""
     tracing: "Tracing | None" = None
     """Makes the spans of map outputs; None if traces are off."""
+    on_member_report: Callable[[MemberReport], None] = _ignore
+    """Called with the report of a TaskManager that watches this one."""
 
     async def commit(
         self, output: MapOutput, began: float, span: "TracedSpan | None" = None

@@ -21,6 +21,7 @@ from ....protocol.schema import (
     CopyChecksum,
     CopyOf,
     FinishPartition,
+    MemberReport,
     Message,
     OpenPartition,
     OpenPipelinedPartition,
@@ -188,6 +189,8 @@ class ProducerHandler:
             self._outputs.attached_area.attach(message)
         elif type(message) is TraceContext:
             self._trace(message)
+        elif type(message) is MemberReport:
+            self._reported(message)
         elif type(message) is CloseRequest:
             self._connection.close()
 
@@ -246,6 +249,18 @@ class ProducerHandler:
         elif isinstance(output, StoredOutput) and output.span is None:
             is_copy = self._connection.role == ROLE_COPIER
             output.span = tracing.map_output(message, output.attempt, is_copy=is_copy)
+
+    def _reported(self, message: MemberReport) -> None:
+        """Take the report of a TaskManager that watches this one.
+
+        Raises:
+            UnexpectedMessage: It is sent by a TaskManager that writes copies.
+        """
+        if self._connection.application_id:
+            raise UnexpectedMessage(
+                "A TaskManager that writes copies cannot report members", value="MemberReport"
+            )
+        self._services.on_member_report(message)
 
     def _open_pipelined(self, message: OpenPipelinedPartition) -> None:
         try:

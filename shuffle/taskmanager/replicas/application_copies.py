@@ -237,7 +237,7 @@ class ApplicationCopies:
             self._on_idle(self)
 
     async def _work(self) -> None:
-        await self._services.watches.find_configured()
+        await self._services.watches.find_members()
         while self._queue:
             await self._services.streams.take(self.application_id)
             try:

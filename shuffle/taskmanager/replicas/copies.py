@@ -11,11 +11,13 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
-from ....transport.address import Address
+from ....transport.member_address import parse_member
 from ...counters import Counters
 from ...names import ShuffleKey, TaskManagerPlace, utf8_text
 from ..bounds.owner_slots import OwnerSlots
 from ..cluster.known_taskmanagers import KnownTaskManagers
+from ..cluster.member_reports import MemberReports
+from ..cluster.members import Members
 from ..cluster.peer_connector import PeerConnector
 from ..cluster.placement import Placement
 from ..cluster.taskmanager_watch import Presence
@@ -52,6 +54,7 @@ class Copies:
         partitions: Sends readers of moved map outputs to other TaskManagers, and releases map
             outputs that were released there.
         connector: Connects to other TaskManagers.
+        reports: What this TaskManager and the members of its cluster report to each other.
         drivers: The connected drivers.
         applications: The applications that have clients here, or had them a short time ago.
         counters: The counters of this TaskManager.
@@ -64,6 +67,7 @@ class Copies:
         store: ShuffleStore,
         partitions: ResultPartitionManager,
         connector: PeerConnector,
+        reports: MemberReports,
         drivers: DriverNotices,
         applications: ApplicationClients,
         counters: Counters,
@@ -71,10 +75,11 @@ class Copies:
         tracing: "Tracing | None" = None,
     ) -> None:
         self._connector: Final = connector
+        self._cluster: Final = config.cluster
         known = KnownTaskManagers(store.taskmanager_id, store.accounts)
         watches = Watches(
             known,
-            [Address.parse(each) for each in config.cluster.taskmanagers],
+            reports,
             connector.watch,
             config.replication.lost_after_seconds,
             self._changed,
@@ -83,7 +88,11 @@ class Copies:
             store=store,
             known=known,
             watches=watches,
-            placement=Placement(known, connector.own_host),
+            placement=Placement(
+                known,
+                reports,
+                lambda: (config.cluster.node or connector.own_host(), config.cluster.zone),
+            ),
             connections=CopierConnections(
                 lambda address, application_id: connector.copier(
                     address, application_id, applications.vouching(application_id)
@@ -102,6 +111,17 @@ class Copies:
         )
         self.replication: Final = Replication(self.services, lambda: self.migration.awaited())
         self.migration: Final = Migration(self.services, self.replication.watch_shared)
+
+    def watch_members(self) -> None:
+        """Begin to watch the members of the cluster. Called once."""
+        cluster, watches = self._cluster, self.services.watches
+        watches.watch_members(
+            Members(
+                [parse_member(each) for each in cluster.taskmanagers],
+                cluster.resolve_interval_seconds,
+                watches.members_changed,
+            )
+        )
 
     def shuffle_released(self, key: ShuffleKey, end: int | None) -> None:
         """Forget a released shuffle, or its map attempts below ``end``."""

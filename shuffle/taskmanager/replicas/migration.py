@@ -192,7 +192,7 @@ class Migration:
         applications: set[str] = set()
         self._has_news = False
         try:
-            await services.watches.find_configured()
+            await services.watches.find_members()
             backoff = Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
             for number in range(PASSES):
                 if number:

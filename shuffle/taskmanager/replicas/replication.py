@@ -91,8 +91,6 @@ class Replication:
             return
         copies = self._of(application_id)
         if output.origin:
-            # Without a driver, this is the only way to find the origin of a copy.
-            self._services.watches.watch_configured()
             place = self._services.known.place_for(application_id, output.origin)
             if place is not None and (output.replicas > 1 or output.to_remote):
                 self._services.watches.watch(place)
@@ -170,8 +168,6 @@ class Replication:
         """Watch the TaskManagers that have map outputs of this one, and no others."""
         if self._closed:
             return
-        if len(self.holdings):
-            self._services.watches.watch_configured()
         self._services.watches.keep(self._shared())
 
     async def close(self) -> None:
@@ -217,7 +213,7 @@ class Replication:
                 self._services.connections.end_application(application_id)
         self.watch_shared()
         if not len(self.holdings) and not len(self._services.moved) and not any(self._awaited()):
-            self._services.watches.forget_configured()
+            self._services.watches.look_again()
 
     def _ended(self, copies: ApplicationCopies) -> None:
         """Forget the copies of an application without map outputs, once none is being made."""

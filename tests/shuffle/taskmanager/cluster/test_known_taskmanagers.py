@@ -21,9 +21,9 @@ def test_an_application_uses_named_and_configured_taskmanagers():
     assert not known.tell("app", place("a"))
     assert known.tell("app", place("a", "elsewhere"))  # it has another address now
     assert known.tell("other", place("b"))
-    known.configure(place("c"))
+    known.joined(place("c"))
     assert not known.tell("app", place("own"))
-    known.configure(place("own"))
+    known.joined(place("own"))
     assert known.places_of("nobody") == {"c": place("c")}
     assert known.place_for("nobody", "a") is None
     assert {each.host for each in known.places_of("app").values()} == {"elsewhere", "host-c"}
@@ -33,7 +33,7 @@ def test_named_taskmanagers_are_forgotten_with_their_application():
     known = KnownTaskManagers("own", Accounts())
     for application, name in [("app", "a"), ("app", "b"), ("other", "b"), ("app", "c")]:
         known.tell(application, place(name))
-    known.configure(place("c"))
+    known.joined(place("c"))
     known.forget("app")
     assert known.places_of("app") == {"c": place("c")}
     assert known.place_for("app", "a") is None
@@ -43,7 +43,7 @@ def test_named_taskmanagers_are_forgotten_with_their_application():
 
 def test_a_driver_names_places_for_its_own_application_only():
     known = KnownTaskManagers("own", Accounts())
-    known.configure(place("c"))
+    known.joined(place("c"))
     known.tell("app", place("a"))
     for name in "ac":
         assert known.tell("other", place(name, "wrong"))
@@ -57,9 +57,9 @@ def test_a_driver_names_places_for_its_own_application_only():
 
 def test_a_configured_taskmanager_is_replaced_at_its_address():
     known = KnownTaskManagers("own", Accounts())
-    known.configure(place("old", "host"))
-    known.configure(place("elsewhere"))
-    known.configure(place("new", "host"))
+    known.joined(place("old", "host"))
+    known.joined(place("elsewhere"))
+    known.joined(place("new", "host"))
     assert set(known.places_of("app").values()) == {place("elsewhere"), place("new", "host")}
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sluice.protocol.schema import MEMBER_DRAINING
 from sluice.shuffle.names import MapAttemptKey, ShuffleKey, TaskManagerPlace
 from sluice.shuffle.taskmanager.bounds.accounts import Accounts
 from sluice.shuffle.taskmanager.cluster import placement as placement_module
@@ -17,9 +18,12 @@ from sluice.shuffle.taskmanager.cluster.placement import (
     Placement,
     rendezvous_order,
 )
+from tests.support.members import member_report, reports_of
 
 if TYPE_CHECKING:
     import pytest
+
+    from sluice.shuffle.taskmanager.cluster.member_reports import MemberReports
 
 ATTEMPT = MapAttemptKey(ShuffleKey("app", 1), 7)
 ids = st.lists(st.text(min_size=1, max_size=20), unique=True, max_size=12)
@@ -55,12 +59,17 @@ def test_map_outputs_are_spread_evenly():
 class Rig:
     """The placement of a TaskManager on the host "own"."""
 
-    def __init__(self, **hosts: str) -> None:
+    def __init__(
+        self,
+        reports: MemberReports | None = None,
+        own_location: tuple[str, str] = ("own", ""),
+        **hosts: str,
+    ) -> None:
         known = KnownTaskManagers("me", Accounts())
         for name, host in hosts.items():
             known.tell("app", TaskManagerPlace(name, host, 7337))
         self.absent = ""
-        self.placement = Placement(known, lambda: "own")
+        self.placement = Placement(known, reports or reports_of(), lambda: own_location)
 
     def order(self, *holders: str, safe: bool = False) -> str:
         candidates = self.placement.candidates(
@@ -86,6 +95,24 @@ async def test_candidates_are_ranked():
     assert rig.order() == natural[1:] + "a" + natural[0]
     rig.placement.forget_refusal(natural[0], "app")
     assert rig.order() == natural + "a"
+
+
+async def test_copies_go_to_another_node_and_then_to_another_zone():
+    places = {name: TaskManagerPlace(name, f"pod-{name}", 7337) for name in "abcde"}
+    reports = reports_of(
+        member_report(places["a"], "node-1", "zone-1"),
+        member_report(places["b"], "node-2", "zone-1"),
+        member_report(places["c"], "node-3", "zone-2"),
+        member_report(places["d"], "node-3", "zone-2"),
+        member_report(places["e"], "node-4", "zone-3", state=MEMBER_DRAINING),
+    )
+    hosts = {name: place.host for name, place in places.items()}
+    rig = Rig(reports, ("node-1", "zone-1"), **hosts)
+    order = rig.order(safe=True)
+    assert set(order[:2]) == {"c", "d"}, "in another zone"
+    assert order[2:] == "b", "on another node; a is on this one, and e drains"
+    # With a copy on node 3 in zone 2 nothing is in a new zone but what drains.
+    assert rig.order("c", safe=True) == "b" + "d"
 
 
 async def test_absent_taskmanagers_are_not_candidates():

@@ -75,7 +75,7 @@ async def make_rig(monkeypatch):
 async def test_a_present_taskmanager_leaves_and_comes_back(make_rig):
     rig = make_rig(600)
     rig.is_there = True
-    await rig.watch.first_answer()
+    await rig.watch.answer()
     assert rig.watch.place == PLACE
     rig.legs[0].close()
     await eventually(lambda: len(rig.legs) == 2)
@@ -85,7 +85,7 @@ async def test_a_present_taskmanager_leaves_and_comes_back(make_rig):
 
 async def test_an_absent_taskmanager_is_lost_and_can_come_back(make_rig):
     rig = make_rig(0.02)
-    await rig.watch.first_answer()
+    await rig.watch.answer()
     assert rig.watch.presence is Presence.AWAY
     await eventually(lambda: rig.watch.presence is Presence.LOST)
     rig.is_there = True
@@ -103,7 +103,7 @@ async def test_another_taskmanager_at_the_address_is_refused(make_rig, caplog):
 
 async def test_a_configured_taskmanager_that_starts_later_is_present_at_once(make_rig):
     rig = make_rig(600, None)
-    await rig.watch.first_answer()
+    await rig.watch.answer()
     assert rig.watch.presence is Presence.AWAY
     rig.is_there = True
     await eventually(lambda: rig.watch.presence is Presence.PRESENT)
@@ -114,14 +114,14 @@ async def test_a_given_place_stays_as_it_is(make_rig):
     rig = make_rig(600)
     rig.is_there = True
     rig.place = PLACE._replace(host="another name of the host")
-    await rig.watch.first_answer()
+    await rig.watch.answer()
     assert (rig.watch.presence, rig.watch.place) == (Presence.PRESENT, PLACE)
 
 
 async def test_another_taskmanager_replaces_a_lost_configured_one(make_rig, caplog):
     rig = make_rig(0.2, None)
     rig.is_there = True
-    await rig.watch.first_answer()
+    await rig.watch.answer()
     assert rig.watch.place == PLACE
     rig.place = PLACE._replace(taskmanager_id="other")
     rig.legs[0].close()
@@ -140,7 +140,7 @@ async def test_closing_a_watch_ends_the_wait_for_its_answer(make_rig):
         raise AssertionError
 
     rig.watch._connect = never
-    waiting = asyncio.ensure_future(rig.watch.first_answer())
+    waiting = asyncio.ensure_future(rig.watch.answer())
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert not waiting.done()
@@ -150,7 +150,7 @@ async def test_closing_a_watch_ends_the_wait_for_its_answer(make_rig):
 
 async def test_a_closed_watch_reports_no_changes(make_rig):
     rig = make_rig(0.02)
-    await rig.watch.first_answer()
+    await rig.watch.answer()
     await rig.watch.close()
     rig.is_there = True
     await asyncio.sleep(0.05)

@@ -22,6 +22,7 @@ from sluice.shuffle.taskmanager.config.taskmanager_config import (
 )
 from sluice.transport.address import MAX_SOCKET_PATH_BYTES
 from sluice.transport.config import TransportConfig
+from sluice.transport.member_address import DnsName, parse_member
 from sluice.transport.settings import format_size
 
 
@@ -480,8 +481,30 @@ def test_a_shell_with_a_credential_may_start_a_taskmanager():
 
 @pytest.mark.parametrize("given", ["node-1", "node-1:", ":7337", "node-1:0", "a:1,b:x"])
 def test_another_taskmanager_has_a_host_and_a_port(given):
-    with pytest.raises(ValidationError, match="write it as HOST:PORT"):
+    with pytest.raises(ValidationError, match="Write HOST:PORT"):
         ClusterConfig(taskmanagers=given)
+
+
+@pytest.mark.parametrize(
+    "given", ["dns:", "dns:-a", "dns:a b", "dns:a:0", "dns:a:65536", "dns:a:b", "dns:" + "a" * 254]
+)
+def test_a_name_of_taskmanagers_is_a_host_name(given):
+    with pytest.raises(ValidationError, match="Write dns:NAME or dns:NAME:PORT"):
+        ClusterConfig(taskmanagers=given)
+    assert parse_member("dns:sluice.default.svc") == DnsName("sluice.default.svc", 7337)
+    assert str(parse_member("dns:sluice.default.svc.:17337")) == "dns:sluice.default.svc.:17337"
+
+
+def test_a_socket_is_not_another_taskmanager():
+    with pytest.raises(ValidationError, match="A socket is not the address of another host"):
+        ClusterConfig(taskmanagers="unix:/run/sluice.sock")
+
+
+@pytest.mark.parametrize("given", ["é", "a\nb", "a" * 254])
+def test_node_and_zone_are_short_texts(given):
+    for name in ("node", "zone"):
+        with pytest.raises(ValidationError, match="must be printable ASCII"):
+            ClusterConfig(**{name: given})
 
 
 def test_other_taskmanagers_are_a_list():

@@ -18,8 +18,8 @@ print(*(module.__file__ for name, module in sys.modules.items() if name.split(".
 @pytest.mark.parametrize(
     ("statement", "most_modules", "most_lines"),
     [
-        ("from sluice import ShuffleClient", 78, 14_980),
-        ("import sluice.shuffle.taskmanager.process.service", 257, 46_440),
+        ("from sluice import ShuffleClient", 78, 15_010),
+        ("import sluice.shuffle.taskmanager.process.service", 260, 47_200),
     ],
 )
 def test_a_process_loads_little_code(statement, most_modules, most_lines):

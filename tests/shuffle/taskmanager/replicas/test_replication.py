@@ -13,6 +13,7 @@ from sluice.shuffle.taskmanager.bounds.accounts import Accounts
 from sluice.shuffle.taskmanager.bounds.owner_slots import OwnerSlots
 from sluice.shuffle.taskmanager.bounds.rate_limit import RateLimit
 from sluice.shuffle.taskmanager.cluster.known_taskmanagers import KnownTaskManagers
+from sluice.shuffle.taskmanager.cluster.members import Members
 from sluice.shuffle.taskmanager.cluster.placement import Placement
 from sluice.shuffle.taskmanager.cluster.taskmanager_watch import Presence
 from sluice.shuffle.taskmanager.cluster.watches import Watches
@@ -32,6 +33,7 @@ from sluice.shuffle.taskmanager.replicas.target import (
 from sluice.shuffle.taskmanager.serve.moved_outputs import MovedOutputs
 from sluice.shuffle.taskmanager.store.stored_outputs import MapOutput
 from sluice.transport.address import Address
+from tests.support.members import reports_of
 from tests.support.mini_cluster import eventually
 
 if TYPE_CHECKING:
@@ -66,12 +68,14 @@ class Rig:
         self.known = KnownTaskManagers("own", Accounts())
         self.attempts = 0
         self.connecting = asyncio.Event()
-        self.watches = Watches(self.known, configured, self.connect, 600, self.changed)
+        reports = reports_of()
+        self.watches = Watches(self.known, reports, self.connect, 600, self.changed)
+        self.members = Members(configured, 30, self.watches.members_changed)
         services = CopyServices(
             store=cast("ShuffleStore", self.store),
             known=self.known,
             watches=self.watches,
-            placement=Placement(self.known, lambda: "127.0.0.1"),
+            placement=Placement(self.known, reports, lambda: ("127.0.0.1", "")),
             connections=CopierConnections(self.never, lambda application_id: True),
             holdings=Holdings(),
             moved=MovedOutputs(lambda key: None),
@@ -93,7 +97,7 @@ class Rig:
     async def never(self, address: Address, application_id: str) -> Any:
         """Connect to no TaskManager."""
 
-    async def connect(self, address: Address) -> Any:
+    async def connect(self, address: Address, is_member: bool) -> Any:
         self.connecting.set()
         await asyncio.Event().wait()
 
@@ -178,18 +182,16 @@ async def test_many_stalled_map_outputs_do_not_block_the_event_loop(make_rig):
     await rig.replication.close()
 
 
-async def test_a_forgotten_configured_taskmanager_blocks_nothing(make_rig):
-    rig = make_rig(Address("127.0.0.9", 1))
+async def test_a_member_that_has_left_blocks_nothing(make_rig):
+    rig = make_rig()
+    rig.members.report(TaskManagerPlace("gone", "127.0.0.9", 1))
+    rig.watches.watch_members(rig.members)
     rig.commit(1)
     await rig.connecting.wait()  # the worker waits whether it is there
-    rig.release()
-    await eventually(lambda: not rig.replication._applications)
     rig.known.tell("app", OTHER)
-    rig.connecting.clear()
     rig.commit(2)
-    await rig.connecting.wait()
-    rig.watches.forget_configured()
-    await eventually(lambda: rig.asked == [2])
+    rig.members.drop_report(Address("127.0.0.9", 1))
+    await eventually(lambda: rig.asked == [1, 2])
     await rig.replication.close()
 
 

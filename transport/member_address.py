@@ -1,0 +1,52 @@
+"""Where the other TaskManagers of a cluster are: an address, or a name in the DNS with many."""
+
+import re
+from typing import Final, NamedTuple
+
+from .address import MAX_PORT, Address, InvalidAddress
+
+DNS: Final = "dns:"
+DATA_PORT: Final = 7337
+"""Default data port of a TaskManager."""
+MAX_NAME_BYTES: Final = 253
+"""Longest name in the DNS."""
+_DNS_NAME: Final = re.compile(
+    r"(?P<name>[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_.])?)(?::(?P<port>[0-9]{1,9}))?"
+)
+
+
+class DnsName(NamedTuple):
+    """A name in the DNS whose addresses are all TaskManagers, such as a headless service."""
+
+    name: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{DNS}{self.name}:{self.port}"
+
+
+def parse_member(text: str) -> Address | DnsName:
+    """Read where other TaskManagers are: ``HOST:PORT``, or ``dns:NAME`` with or without a port.
+
+    Raises:
+        InvalidAddress: It is neither.
+    """
+    if not text.startswith(DNS):
+        address = Address.parse(text)
+        if not address.port:
+            raise InvalidAddress(
+                "A socket is not the address of another host",
+                value=text,
+                remedy="Write HOST:PORT, or dns:NAME for all addresses of a name",
+            )
+        return address
+    found = _DNS_NAME.fullmatch(text.removeprefix(DNS))
+    port = DATA_PORT if found is None or found["port"] is None else int(found["port"])
+    if found is None or len(found["name"]) > MAX_NAME_BYTES or not 0 < port <= MAX_PORT:
+        raise InvalidAddress(
+            "A name of TaskManagers is not usable",
+            value=text,
+            limit=f"at most {MAX_NAME_BYTES} letters, digits, - _ and . and a port 1 to {MAX_PORT}",
+            remedy="Write dns:NAME or dns:NAME:PORT, such as dns:sluice.default.svc:7337",
+        )
+    return DnsName(found["name"], port)
