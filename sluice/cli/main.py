@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ..shuffle.taskmanager.process.controlled import Supervised
+    from ..shuffle.taskmanager.process.service_manager import ServiceManager
 
 logger = logging.getLogger(__name__)
 
@@ -164,11 +165,21 @@ def taskmanager(config_file: Path | None, place: str | None, **flags: str | None
         return load(config_file, os.environ, flags)
 
     processes = shares.process_count(config)
+    manager = _service_manager()
     if processes > 1:
         from ..shuffle.taskmanager.processes import supervisor
 
-        _exit_after(lambda: supervisor.run(config, processes, load_again))
-    _serve(config, load_again)
+        _exit_after(lambda: supervisor.run(config, processes, load_again, manager))
+    _serve(config, load_again, manager=manager)
+
+
+def _service_manager() -> ServiceManager | None:
+    """Return the service manager that has started this process and wants to be notified."""
+    if "NOTIFY_SOCKET" not in os.environ:
+        return None
+    from ..shuffle.taskmanager.process.service_manager import ServiceManager
+
+    return ServiceManager.take(os.environ)
 
 
 def _run_data_process(text: str) -> NoReturn:
@@ -194,13 +205,14 @@ def _serve(
     config: TaskManagerConfig,
     load_again: Callable[[], TaskManagerConfig],
     supervised: Supervised | None = None,
+    manager: ServiceManager | None = None,
 ) -> NoReturn:
     config = host_limits.fit(config)
 
     from ..shuffle.taskmanager.process import service
 
     late_collection.begin()
-    _exit_after(lambda: service.run(config, load_again, supervised))
+    _exit_after(lambda: service.run(config, load_again, supervised, manager))
 
 
 def _exit_after(run: Callable[[], int]) -> NoReturn:

@@ -50,12 +50,13 @@ def service(monkeypatch):
     class Service(types.ModuleType):
         config = None
         load_again = None
+        manager = None
         exit_code = 0
         error: Exception | None = None
 
-        def run(self, config, load_again, control):
+        def run(self, config, load_again, control, manager):
             assert control is None
-            self.config, self.load_again = config, load_again
+            self.config, self.load_again, self.manager = config, load_again, manager
             if self.error is not None:
                 raise self.error
             return self.exit_code
@@ -141,6 +142,14 @@ class TestTaskmanager:
         assert caplog.messages == [
             "Ignoring variables of Docker Compose or Kubernetes: SLUICE_DATA_PORT, SLUICE_IMAGE"
         ]
+
+    @pytest.mark.parametrize("address", [None, "@sluice-test"])
+    def test_a_daemon_notifies_only_its_service_manager(self, run, service, monkeypatch, address):
+        monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
+        run("taskmanager", env={"NOTIFY_SOCKET": address})
+        assert (service.manager is not None) == (address is not None)
+        if service.manager is not None:
+            service.manager.close()
 
     def test_the_exit_code_of_the_daemon_is_returned(self, run, service):
         service.exit_code = 3

@@ -16,6 +16,7 @@ from .signals import FAILURE, STORAGE_SECONDS, ProcessSignals, closing_seconds, 
 
 if TYPE_CHECKING:
     from .controlled import Supervised
+    from .service_manager import ServiceManager
 
 logger = logging.getLogger(__name__)
 
@@ -24,6 +25,7 @@ def run(
     config: TaskManagerConfig,
     load_again: Callable[[], TaskManagerConfig],
     supervised: "Supervised | None" = None,
+    manager: "ServiceManager | None" = None,
 ) -> int:
     """Run a TaskManager until SIGTERM or SIGINT.
 
@@ -31,6 +33,7 @@ def run(
         config: All settings.
         load_again: Reads the configuration again; may raise ConfigError.
         supervised: The supervisor of which this is a data process.
+        manager: The service manager to notify.
 
     A signal starts these steps:
 
@@ -59,7 +62,7 @@ def run(
     descriptors.raise_limit()
     signals = ProcessSignals(config.drain_timeout_seconds + closing_seconds(config))
     signals.start()
-    serving = _serve(config, load_again, signals, supervised)
+    serving = _serve(config, load_again, signals, supervised, manager)
     return event_loop.run(serving, config.transport.event_loop)
 
 
@@ -68,15 +71,24 @@ async def _serve(
     load_again: Callable[[], TaskManagerConfig],
     signals: ProcessSignals,
     supervised: "Supervised | None",
+    manager: "ServiceManager | None",
 ) -> int:
     stop = asyncio.Event()
     unlocked = asyncio.Event()
     taskmanager = TaskManager(config, unlocked.set, serves_http=supervised is None)
     loop = asyncio.get_running_loop()
     reload = _Reloads(taskmanager, load_again).request
-    signals.notify(loop, stop.set, reload)
+
+    def on_stop() -> None:
+        stop.set()
+        if manager is not None:
+            manager.stopping(config.drain_timeout_seconds + closing_seconds(config))
+
+    signals.notify(loop, on_stop, reload)
     try:
         await taskmanager.start()
+        if manager is not None:
+            manager.ready(lambda: taskmanager.state)
         answering = start_task(_answer(supervised, taskmanager, signals.stop, reload, load_again))
         drained = start_task(_drain_at(stop, taskmanager, config))
         ended = start_task(unlocked.wait())

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from ..http.cluster_members import ClusterMembers
     from ..http.http_access import HttpAccess
     from ..process.audit_file import AuditFile
+    from ..process.service_manager import ServiceManager
     from ..status.status import TaskManagerState, TaskManagerStatus
     from ..store.shuffle_page import ShufflePage, ShuffleQuery
 
@@ -385,7 +386,10 @@ class Supervisor:
 
 
 def run(
-    config: TaskManagerConfig, processes: int, load_again: Callable[[], TaskManagerConfig]
+    config: TaskManagerConfig,
+    processes: int,
+    load_again: Callable[[], TaskManagerConfig],
+    manager: ServiceManager | None = None,
 ) -> int:
     """Run a TaskManager of several data processes until SIGTERM or SIGINT.
 
@@ -396,6 +400,7 @@ def run(
         config: All settings.
         processes: How many data processes there are.
         load_again: Reads the configuration again; may raise ConfigError.
+        manager: The service manager to notify.
 
     Returns:
         The exit code: 0 after an orderly end.
@@ -403,11 +408,16 @@ def run(
     Raises:
         SluiceError: The TaskManager could not start.
     """
-    seconds = config.drain_timeout_seconds + closing_seconds(config) + ENDING_SECONDS
-    signals = ProcessSignals(seconds)
+    signals = ProcessSignals(stop_seconds(config))
     signals.start()
     command = [sys.executable, *sys.orig_argv[1:]]
-    return event_loop.run(_supervise(config, processes, command, load_again, signals), "asyncio")
+    supervising = _supervise(config, processes, command, load_again, signals, manager)
+    return event_loop.run(supervising, "asyncio")
+
+
+def stop_seconds(config: TaskManagerConfig) -> float:
+    """Return the time that a stop may take, from its signal."""
+    return config.drain_timeout_seconds + closing_seconds(config) + ENDING_SECONDS
 
 
 async def _supervise(
@@ -416,6 +426,7 @@ async def _supervise(
     command: Sequence[str],
     load_again: Callable[[], TaskManagerConfig],
     signals: ProcessSignals,
+    manager: ServiceManager | None,
 ) -> int:
     stop = asyncio.Event()
     supervisor = Supervisor(config, processes, command)
@@ -431,5 +442,9 @@ async def _supervise(
 
     signals.notify(asyncio.get_running_loop(), stop.set, reload)
     await supervisor.start()
+    if manager is not None:
+        manager.ready(lambda: supervisor.state)
     await stop.wait()
+    if manager is not None:
+        manager.stopping(stop_seconds(config))
     return 0 if await supervisor.stop() else FAILURE

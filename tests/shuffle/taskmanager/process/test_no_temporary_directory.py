@@ -31,7 +31,7 @@ def test_the_configuration_can_be_read():
 def test_a_daemon_with_a_data_directory_needs_none(tmp_path, monkeypatch):
     seen = []
 
-    def run(config, load_again, control):
+    def run(config, load_again, control, manager):
         seen.append(config)
         return 0
 
