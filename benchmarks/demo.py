@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any
 from benchmarks import outcome
 from benchmarks.report import open_console
 from benchmarks.text import standard_library_texts
-from benchmarks.tpch_data import ensure_tpch, warm_page_cache
 from sluice.protocol.errors import SluiceError
 from sluice.spark_integration import spark_conf
 from tests.support.application import JobRecord, SparkApplication
@@ -35,6 +34,7 @@ from tests.support.jobs import tpch
 from tests.support.metrics import Moved
 from tests.support.processes import stop_on_termination
 from tests.support.progress_bar import with_bar
+from tests.support.tpch_data import ensure_tpch, warm_page_cache
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

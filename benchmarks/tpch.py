@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Any
 from benchmarks import baseline
 from benchmarks.report import Report, median_and_spread, open_console
 from benchmarks.sides import Pair, Sides
-from benchmarks.tpch_data import ensure_tpch, warm_page_cache
 from sluice.protocol.errors import SluiceError
 from tests.support.jobs.tpch import QUERIES, SETTINGS, query_title
 from tests.support.processes import stop_on_termination
 from tests.support.progress_bar import with_bar
+from tests.support.tpch_data import ensure_tpch, warm_page_cache
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from benchmarks import demo, text, tpch_data
+from benchmarks import demo, text
+from tests.support import tpch_data
 from tests.support.jobs import tpch, wordcount
 
 if TYPE_CHECKING:

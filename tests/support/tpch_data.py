@@ -8,9 +8,10 @@ import sys
 import tempfile
 from pathlib import Path
 
+from tests.support.cluster import REPOSITORY
 from tests.support.jobs.tpch import TABLES
 
-DATA_DIRECTORY = Path(__file__).resolve().parent / "data"
+DATA_DIRECTORY = REPOSITORY / "benchmarks" / "data"
 GENERATE_TIMEOUT_SECONDS = 600.0
 
 
