@@ -50,7 +50,7 @@ SEED := 0
 MINUTES := 25
 QUICK_BENCHMARKS := exchange isolation barrier memory
 
-.PHONY: help setup jar wheels compiled demo quick s3-server test test-all test-compiled test-pythons test-matrix test-table-formats attack attack-compiled fuzz fuzz-spark spark-suites large-partition chaos simulate simulate-mutants mutate check format bench charts pictures compose-test docs docs-site constraints maven-checksums sbom audit changelog clean test-matrix-compiled workflows release
+.PHONY: help setup jar wheels compiled demo quick s3-server test test-all test-compiled test-pythons test-matrix test-table-formats yarn-test attack attack-compiled fuzz fuzz-spark spark-suites large-partition chaos simulate simulate-mutants mutate check format bench charts pictures compose-test docs docs-site constraints maven-checksums sbom audit changelog clean test-matrix-compiled workflows release
 
 help: ## list these targets
 	@grep -hE '^[a-z%-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -171,6 +171,9 @@ test-matrix-compiled: compiled ## the same, with the compiled data path
 
 test-table-formats: setup ## the tests with the real Delta Lake and Iceberg, whose jars Maven fetches
 	$(BIN)/python -m tests.table_formats.run $(PYTEST_ARGS)
+
+yarn-test: setup ## the tests on a real YARN cluster, whose jars Maven fetches into build/yarn
+	$(BIN)/python -m tests.yarn.run $(PYTEST_ARGS)
 
 # With rates of innocent applications, in CPU seconds and counts; ATTACK_ROUNDS=0 leaves them out.
 attack: setup ## hostile clients on real TaskManagers, and rates of innocent ones beside them

@@ -97,13 +97,15 @@ class Events:
 
     def executors_removed(self) -> int:
         """How many executors were lost; Spark says so twice of one that was decommissioned."""
-        return len(
-            {
-                event["Executor ID"]
-                for event in self.events
-                if event["Event"] == "SparkListenerExecutorRemoved"
-            }
-        )
+        return len(self.removed())
+
+    def removed(self) -> set[str]:
+        """Ids of the executors that were lost or released."""
+        return {
+            event["Executor ID"]
+            for event in self.events
+            if event["Event"] == "SparkListenerExecutorRemoved"
+        }
 
     def _task_starts(self) -> list[dict[str, Any]]:
         return [event for event in self.events if event["Event"] == "SparkListenerTaskStart"]

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _MAIN_CLASS = b"org.apache.spark.executor.CoarseGrainedExecutorBackend"
+_YARN_MAIN_CLASS = b"org.apache.spark.executor.YarnCoarseGrainedExecutorBackend"
 _PROCESSES = Path("/proc")
 _OPTIONS = ("--executor-id", "--hostname", "--app-id")
 
@@ -69,7 +70,7 @@ def _all_executors() -> Iterator[tuple[Executor, Path]]:
             continue
         try:
             arguments = (process / "cmdline").read_bytes().split(b"\0")
-            if _MAIN_CLASS in arguments and b"-cp" in arguments:
+            if (_MAIN_CLASS in arguments and b"-cp" in arguments) or _YARN_MAIN_CLASS in arguments:
                 options = {
                     name: arguments[place + 1].decode()
                     for place, argument in enumerate(arguments[:-1])

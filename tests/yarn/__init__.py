@@ -1,0 +1,1 @@
+"""A YARN cluster for the tests on YARN (`make yarn-test`)."""
