@@ -21,7 +21,7 @@ from tests.support.comparison import differences
 from tests.support.processes import ProcessFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from concurrent.futures import Future
     from types import TracebackType
     from typing import Self
@@ -60,6 +60,7 @@ class Application(SparkApplication):
         directory: Receives its files; keep the path short.
         settings: Spark settings besides those that all tests have.
         archive: Options about the class archive in place of using that in ``directory``.
+        wrapper: Program and arguments that run the driver's command, which follows them.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class Application(SparkApplication):
         settings: Mapping[str, str],
         *,
         archive: str = "",
+        wrapper: Sequence[str] = (),
     ) -> None:
         java = archive or java_options(directory)
         every = {
@@ -78,7 +80,7 @@ class Application(SparkApplication):
             **SETTINGS,
             **settings,
         }
-        super().__init__(name, master_url, every, directory, script=SCRIPT)
+        super().__init__(name, master_url, every, directory, script=SCRIPT, wrapper=wrapper)
         self._log: EventLog | None = None
         self._killed = False
         self._driver_pid = 0

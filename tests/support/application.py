@@ -22,7 +22,7 @@ from tests.support.processes import ManagedProcess, ProcessFailed
 
 if TYPE_CHECKING:
     import re
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from types import TracebackType
     from typing import Self
 
@@ -56,6 +56,7 @@ class SparkApplication:
         properties_file: A spark-defaults file with further settings; ``settings`` win over it.
         script: Serves the jobs; another script may know other jobs.
         spark: The Spark to run; the installed one by default.
+        wrapper: Program and arguments that run the command that follows them.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class SparkApplication:
         properties_file: Path | None = None,
         script: Path = _SCRIPT,
         spark: SparkInstallation | None = None,
+        wrapper: Sequence[str] = (),
     ) -> None:
         self.name = name
         self.directory = directory
@@ -75,7 +77,7 @@ class SparkApplication:
         self.spark_version = ""
         self._spark = spark or installed_spark()
         submit = self._spark.home / "bin" / "spark-submit"
-        self._command = [str(submit), "--master", master_url]
+        self._command = [*wrapper, str(submit), "--master", master_url]
         self._command += _options(name, settings, directory, properties_file)
         self._command.append(str(script))
         self._resources = ExitStack()

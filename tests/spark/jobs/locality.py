@@ -39,6 +39,24 @@ def held_reducers(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
     return [(count,) for count in shuffled.collect()]
 
 
+def own_partitions(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
+    """Each map task fills the partition of its number, and stops at ``map-N`` before the end."""
+    barrier = str(parameters["barrier"])
+    maps = int(parameters["maps"])
+
+    def records(number: int) -> Iterator[tuple[int, bytes]]:
+        yield from ((number, bytes([each % 256]) * 100) for each in range(RECORDS))
+        stop_at(barrier, f"map-{number}")
+
+    shuffled = (
+        spark.sparkContext.parallelize(range(maps), maps)
+        .flatMap(records)
+        .partitionBy(maps, int)
+        .mapPartitionsWithIndex(lambda index, pairs: [(index, sum(len(v) for _, v in pairs))])
+    )
+    return list(shuffled.collect())
+
+
 def hide_hosts(spark: SparkSession, parameters: dict[str, Any]) -> Rows:
     """Do what the driver does when the first executor without a TaskManager on its host reports."""
     jvm_view: Any = spark.sparkContext._jvm
@@ -54,4 +72,6 @@ def _hides_all(method: Any) -> bool:
     return bool(method.getName() == "hideHosts" and method.getParameterCount() == 0)
 
 
-JOBS: dict[str, Job] = {build.__name__: build for build in (held_reducers, hide_hosts)}
+JOBS: dict[str, Job] = {
+    build.__name__: build for build in (held_reducers, own_partitions, hide_hosts)
+}

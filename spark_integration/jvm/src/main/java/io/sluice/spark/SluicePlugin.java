@@ -227,12 +227,16 @@ public final class SluicePlugin implements SparkPlugin {
                     runtime.counters().addCreditWaits(DriverMessages.readCreditWaits(parts));
                     yield null;
                 }
-                case DriverMessages.ENDPOINTS -> runtime.endpoints();
+                case DriverMessages.MEMBERS -> runtime.membersSince(Long.parseLong(parts[1]));
                 case DriverMessages.REPLICAS -> {
                     DriverMessages.ReplicasQuestion question =
                             DriverMessages.ReplicasQuestion.read(parts);
                     yield runtime.outputs()
-                            .replicas(question.shuffleId(), question.attempts(), question.avoided())
+                            .replicas(
+                                    question.shuffleId(),
+                                    question.attempts(),
+                                    question.avoided(),
+                                    question.failed())
                             .message();
                 }
                 case DriverMessages.UNREADABLE -> {

@@ -184,6 +184,8 @@ public final class DriverClient implements AutoCloseable {
                 events.held(held);
             } else if (next instanceof Message.OutputsRemote remote) {
                 events.remote(remote);
+            } else if (next instanceof Message.MemberReport report) {
+                events.member(report);
             } else if (next instanceof Message.OutputsMoved moved) {
                 events.moved(moved);
                 unacknowledged.add(new Message.MoveNoted(moved.move()));
@@ -224,7 +226,8 @@ public final class DriverClient implements AutoCloseable {
             if (message instanceof Message.OutputsLost
                     || message instanceof Message.OutputsHeld
                     || message instanceof Message.OutputsRemote
-                    || message instanceof Message.OutputsMoved) {
+                    || message instanceof Message.OutputsMoved
+                    || message instanceof Message.MemberReport) {
                 received.add(message);
             } else {
                 answer = message;

@@ -2,7 +2,7 @@ package io.sluice.client.connection;
 
 import io.sluice.client.wire.Message;
 
-/** Receives events of the application's map outputs; ignores them by default. */
+/** Receives what a TaskManager reports to a driver; ignores it by default. */
 public interface OutputEvents {
     /** Called with map outputs that the TaskManager has lost. */
     default void lost(Message.OutputsLost outputs) {}
@@ -15,4 +15,7 @@ public interface OutputEvents {
 
     /** Called with map outputs that have moved. The TaskManager removes them after the return. */
     default void moved(Message.OutputsMoved outputs) {}
+
+    /** Called with the state of the TaskManager, or of another one that it has reached. */
+    default void member(Message.MemberReport report) {}
 }

@@ -135,6 +135,7 @@ public final class TaskManagerConnection implements AutoCloseable {
                 Frames.PEERS_ENCRYPTED
                         | Frames.TRACES
                         | (role == Message.ROLE_CONSUMER ? Frames.DAMAGE_REPORTS : 0)
+                        | (role == Message.ROLE_DRIVER ? Frames.MEMBERS : 0)
                         | (options.remoteCopies() ? Frames.REMOTE_COPIES : 0),
                 name.substring(0, Math.min(name.length(), 256)));
     }

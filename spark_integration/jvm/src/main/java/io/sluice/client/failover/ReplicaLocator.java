@@ -33,4 +33,15 @@ public interface ReplicaLocator {
      */
     Replicas locate(long shuffleId, long[] mapAttemptIds, Set<String> avoided)
             throws ClientException.Interrupted;
+
+    /**
+     * Looks for map outputs as above; the TaskManager that failed may be at another address now.
+     *
+     * @param failed the last TaskManager at which reading has failed, one of the avoided ones
+     */
+    default Replicas locate(
+            long shuffleId, long[] mapAttemptIds, Set<String> avoided, TaskManagerAddress failed)
+            throws ClientException.Interrupted {
+        return locate(shuffleId, mapAttemptIds, avoided);
+    }
 }

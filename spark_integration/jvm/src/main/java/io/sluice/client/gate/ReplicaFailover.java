@@ -54,7 +54,8 @@ final class ReplicaFailover {
             return List.of();
         }
         Set<String> avoided = retries.avoided(progress.source().taskManagerId());
-        ReplicaLocator.Replicas located = connections.replicas().locate(shuffleId, ids, avoided);
+        ReplicaLocator.Replicas located =
+                connections.replicas().locate(shuffleId, ids, avoided, progress.source().address());
         List<TaskManagerAddress> replicas = new ArrayList<>(located.addresses());
         if (failure.isConnectFailure()
                 && located.gone().contains(progress.source().taskManagerId())) {
@@ -106,7 +107,11 @@ final class ReplicaFailover {
         List<TaskManagerAddress> replicas =
                 connections
                         .replicas()
-                        .locate(shuffleId, source.mapAttemptIds(), Set.of(taskManagerId))
+                        .locate(
+                                shuffleId,
+                                source.mapAttemptIds(),
+                                Set.of(taskManagerId),
+                                source.address())
                         .addresses();
         if (replicas.stream().allMatch(Objects::isNull)) {
             connections.unreachable().remove(taskManagerId);

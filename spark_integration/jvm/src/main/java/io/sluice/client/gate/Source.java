@@ -1,5 +1,6 @@
 package io.sluice.client.gate;
 
+import io.sluice.client.failover.TaskManagerAddress;
 import java.util.stream.IntStream;
 
 /**
@@ -18,6 +19,11 @@ public record Source(
         long[] mapAttemptIds,
         int[] streams,
         int[] mapIndexes) {
+    /** Returns the TaskManager and its address. */
+    TaskManagerAddress address() {
+        return new TaskManagerAddress(taskManagerId, host, port);
+    }
+
     /** Makes a source without map indexes. */
     public Source(
             String taskManagerId, String host, int port, long[] mapAttemptIds, int[] streams) {

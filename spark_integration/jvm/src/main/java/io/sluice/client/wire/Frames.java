@@ -28,6 +28,9 @@ public final class Frames {
     /** Bit in the features of Hello and HelloAck: the TaskManager makes traces. */
     public static final long TRACES = 1 << 8;
 
+    /** Bit in the features of Hello and HelloAck: drivers receive MemberReport. */
+    public static final long MEMBERS = 1 << 9;
+
     /** Maximum number of map attempts in a message about lost outputs. */
     public static final int MAX_LOST_ATTEMPTS = 256;
 

@@ -21,7 +21,7 @@ public final class DriverMessages {
     public static final String REACHED = "reached";
     public static final String UNREACHABLE = "unreachable";
     public static final String TASK_UNREACHABLE = "task-unreachable";
-    public static final String ENDPOINTS = "endpoints";
+    public static final String MEMBERS = "members";
     public static final String LOST_OUTPUT = "lost-output";
     public static final String COUNTERS = "counters";
     public static final String CREDIT_WAITS = "credit-waits";
@@ -99,10 +99,31 @@ public final class DriverMessages {
     }
 
     /**
-     * Asks for the endpoints of all connected TaskManagers. The answer is an array of HOST:PORT.
+     * Asks for the TaskManagers that the driver is connected to.
+     *
+     * @param version the version that the executor has; 0 for none
      */
-    public static String[] endpoints() {
-        return message(ENDPOINTS);
+    public static String[] members(long version) {
+        return message(MEMBERS, version);
+    }
+
+    /** The answer to {@link #members}: all members, or none if the executor has the version. */
+    public record MembersAnswer(long version, List<Member> members) {
+        /** Returns the whole message. */
+        public String[] message() {
+            List<String> message = new ArrayList<>(List.of(Long.toString(version)));
+            members.forEach(each -> each.write(message));
+            return message.toArray(String[]::new);
+        }
+
+        /** Returns the message for an executor that has the version already. */
+        public String[] unchanged() {
+            return new String[] {Long.toString(version)};
+        }
+
+        public static MembersAnswer read(String[] message) {
+            return new MembersAnswer(Long.parseLong(message[0]), Member.read(message, 1));
+        }
     }
 
     /** Reports the counters of an executor since its last report. */
@@ -132,22 +153,35 @@ public final class DriverMessages {
      * Asks for replicas of map outputs.
      *
      * @param avoided TaskManagers at which reading has failed
+     * @param failed the last of them and its address; null if it is not known
      */
-    public static String[] replicas(int shuffleId, long[] attempts, Collection<String> avoided) {
-        List<Object> parts = new ArrayList<>(List.of(shuffleId, avoided.size()));
+    public static String[] replicas(
+            int shuffleId, long[] attempts, Collection<String> avoided, TaskManagerAddress failed) {
+        List<Object> parts = new ArrayList<>(List.of(shuffleId));
+        parts.add(failed == null ? "" : failed.taskManagerId());
+        parts.add(failed == null ? "" : failed.host());
+        parts.add(failed == null ? 0 : failed.port());
+        parts.add(avoided.size());
         parts.addAll(avoided);
         Arrays.stream(attempts).forEach(parts::add);
         return message(REPLICAS, parts.toArray());
     }
 
     /** The message of {@link #replicas}, on the driver. */
-    public record ReplicasQuestion(int shuffleId, List<Long> attempts, Set<String> avoided) {
+    public record ReplicasQuestion(
+            int shuffleId, List<Long> attempts, Set<String> avoided, TaskManagerAddress failed) {
+        private static final int BEFORE_AVOIDED = 6;
+
         public static ReplicasQuestion read(String[] message) {
-            int first = 3 + Integer.parseInt(message[2]);
+            int first = BEFORE_AVOIDED + Integer.parseInt(message[BEFORE_AVOIDED - 1]);
             return new ReplicasQuestion(
                     Integer.parseInt(message[1]),
                     readAttempts(message, first),
-                    Set.copyOf(Arrays.asList(message).subList(3, first)));
+                    Set.copyOf(Arrays.asList(message).subList(BEFORE_AVOIDED, first)),
+                    message[2].isEmpty()
+                            ? null
+                            : new TaskManagerAddress(
+                                    message[2], message[3], Integer.parseInt(message[4])));
         }
     }
 

@@ -1,41 +1,77 @@
 package io.sluice.spark.common;
 
 import io.sluice.client.wire.Endpoint;
+import io.sluice.spark.members.Places;
 import java.util.ArrayList;
 import java.util.Comparator;
 import java.util.List;
-import java.util.function.Predicate;
 
 /**
- * Orders the endpoints for an executor: an existing Unix socket, then its own host, then the others
- * by rendezvous hashing, so that executors spread evenly and keep their choice.
+ * Orders the TaskManagers for an executor: a Unix socket, then its own node, its zone, and the
+ * others by their load. TaskManagers that are alike are ordered by rendezvous hashing, so that
+ * executors spread evenly and keep their choice.
  */
 public final class EndpointChooser {
+    private static final int UNIX = 0;
+    private static final int OWN_NODE = 1;
+    private static final int OWN_ZONE = 2;
+    private static final int ELSEWHERE = 3;
+
+    /** The driver is not connected to it, but is to others. */
+    private static final int UNKNOWN = 4;
+
+    /** Added for a TaskManager that refuses map outputs, for those who write them. */
+    private static final int REFUSES = 10;
+
     private EndpointChooser() {}
 
+    /**
+     * An executor that chooses.
+     *
+     * @param host its host, as Spark names it
+     */
+    public record Chooser(String executorId, String host, Places places) {}
+
+    /**
+     * An endpoint, and what is known of the TaskManager there.
+     *
+     * @param member null if it is not known
+     */
+    public record Candidate(Endpoint endpoint, Member member) {}
+
+    /** Orders endpoints of which nothing is known; Unix sockets first. */
     public static List<Endpoint> order(
             List<Endpoint> endpoints, String ownHost, String executorId) {
-        return order(endpoints, ownHost, executorId, Endpoint::socketExists);
+        return order(
+                endpoints.stream().map(endpoint -> new Candidate(endpoint, null)).toList(),
+                new Chooser(executorId, ownHost, Places.UNKNOWN),
+                false);
     }
 
     /**
-     * Orders the endpoints as above.
+     * Orders candidates as above.
      *
-     * @param socketExists whether a Unix socket of the TaskManager exists
+     * @param writes whether TaskManagers that refuse map outputs come last
      */
     public static List<Endpoint> order(
-            List<Endpoint> endpoints,
-            String ownHost,
-            String executorId,
-            Predicate<Endpoint> socketExists) {
-        List<Endpoint> ordered = new ArrayList<>(endpoints);
+            List<Candidate> candidates, Chooser chooser, boolean writes) {
+        boolean anyKnown = candidates.stream().anyMatch(each -> each.member() != null);
+        List<Candidate> ordered = new ArrayList<>(candidates);
         // The sort is stable: equal ranks and weights keep the order of the setting.
         ordered.sort(
-                Comparator.comparingInt(
-                                (Endpoint endpoint) -> rank(endpoint, ownHost, socketExists))
-                        .thenComparing(endpoint -> -weight(endpoint, executorId)));
-        return ordered;
+                Comparator.comparingInt((Candidate each) -> rank(each, chooser, writes, anyKnown))
+                        .thenComparingInt(each -> load(each).writers())
+                        .thenComparingInt(each -> -load(each).free())
+                        .thenComparingLong(each -> -weight(each.endpoint(), chooser)));
+        return ordered.stream().map(Candidate::endpoint).toList();
     }
+
+    private static Member.Load load(Candidate candidate) {
+        Member member = candidate.member();
+        return member == null || member.load() == null ? NO_LOAD : member.load();
+    }
+
+    private static final Member.Load NO_LOAD = new Member.Load(Places.UNKNOWN, false, 0, 0);
 
     /** Returns whether the endpoint is a different TaskManager on each host. */
     public static boolean isOfEachHost(Endpoint endpoint) {
@@ -46,18 +82,39 @@ public final class EndpointChooser {
         return host.equals("localhost") || host.startsWith("127.") || host.equals("::1");
     }
 
-    private static int rank(Endpoint endpoint, String ownHost, Predicate<Endpoint> socketExists) {
+    private static int rank(
+            Candidate candidate, Chooser chooser, boolean writes, boolean anyKnown) {
+        Endpoint endpoint = candidate.endpoint();
+        Member member = candidate.member();
         if (endpoint.isUnix()) {
-            return socketExists.test(endpoint) ? 0 : 3;
+            return UNIX;
         }
-        return endpoint.host().equals(ownHost) ? 1 : 2;
+        if (member == null) {
+            if (endpoint.host().equals(chooser.host()) || (anyKnown && isOfEachHost(endpoint))) {
+                return OWN_NODE;
+            }
+            return anyKnown ? UNKNOWN : ELSEWHERE;
+        }
+        int rank = place(member, endpoint, chooser);
+        return writes && member.load() != null && member.load().refusesOutputs()
+                ? rank + REFUSES
+                : rank;
     }
 
-    private static long weight(Endpoint endpoint, String executorId) {
-        if (endpoint.isUnix()) {
-            return 0;
+    private static int place(Member member, Endpoint endpoint, Chooser chooser) {
+        boolean isNear =
+                chooser.places().knowsNodes(member.places())
+                        ? chooser.places().isSameNode(member.places())
+                        : endpoint.host().equals(chooser.host())
+                                || member.host().equals(chooser.host());
+        if (isNear) {
+            return OWN_NODE;
         }
-        return hash(executorId + "@" + endpoint) >>> 1;
+        return chooser.places().isSameZone(member.places()) ? OWN_ZONE : ELSEWHERE;
+    }
+
+    private static long weight(Endpoint endpoint, Chooser chooser) {
+        return endpoint.isUnix() ? 0 : hash(chooser.executorId() + "@" + endpoint) >>> 1;
     }
 
     /**

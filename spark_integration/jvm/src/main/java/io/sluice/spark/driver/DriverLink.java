@@ -10,7 +10,6 @@ import io.sluice.client.wire.Frames;
 import io.sluice.client.wire.Message;
 import java.io.IOException;
 import java.util.HashMap;
-import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Queue;
@@ -30,9 +29,6 @@ import org.slf4j.LoggerFactory;
  */
 public final class DriverLink {
     private static final Logger LOG = LoggerFactory.getLogger(DriverLink.class);
-
-    /** Maximum number of pending releases; older ones wait for the end of the application. */
-    private static final int MAX_DUE_RELEASES = 100_000;
 
     private final Endpoint endpoint;
     private final ClientOptions options;
@@ -69,15 +65,8 @@ public final class DriverLink {
 
     private volatile boolean refused;
 
-    /** Pending releases by shuffle; guarded by itself. */
-    private final Map<Integer, DueRelease> dueReleases = new LinkedHashMap<>();
-
-    /**
-     * A release of the map outputs of attempts below {@code end}.
-     *
-     * @param late whether the shuffle may have been written again since the release was decided
-     */
-    private record DueRelease(long end, boolean late) {}
+    private final DueReleases dueReleases = new DueReleases();
+    private final long addedNanos = System.nanoTime();
 
     /**
      * @param listener calls {@link #receive} when something arrives
@@ -163,6 +152,16 @@ public final class DriverLink {
         return refused;
     }
 
+    /** Returns whether nothing has answered for at least {@code millis}. */
+    boolean isSilentFor(long millis) {
+        boolean never = taskManager == null;
+        long since = never ? addedNanos : lostNanos;
+        // At least one attempt must have failed.
+        return !connected
+                && !(never && lastFailure.isEmpty())
+                && System.nanoTime() - since >= TimeUnit.MILLISECONDS.toNanos(millis);
+    }
+
     /** Returns whether the connection was lost at least {@code millis} ago and is still lost. */
     boolean isDisconnectedFor(long millis) {
         return !connected
@@ -245,12 +244,11 @@ public final class DriverLink {
      * @param end exclusive upper bound of map attempts: the id of the next task
      */
     void addRelease(int shuffleId, long end) {
-        synchronized (dueReleases) {
-            if (dueReleases.size() >= MAX_DUE_RELEASES) {
-                dueReleases.remove(dueReleases.keySet().iterator().next());
-            }
-            dueReleases.put(shuffleId, new DueRelease(end, !connected));
-        }
+        dueReleases.add(shuffleId, end, !connected);
+    }
+
+    DueReleases dueReleases() {
+        return dueReleases;
     }
 
     /** Sends the pending releases; returns whether all of them succeeded. */
@@ -259,13 +257,9 @@ public final class DriverLink {
     }
 
     private void releaseDue(DriverClient driver) throws IOException {
-        Map<Integer, DueRelease> due;
-        synchronized (dueReleases) {
-            due = new LinkedHashMap<>(dueReleases);
-        }
-        for (Map.Entry<Integer, DueRelease> each : due.entrySet()) {
+        for (Map.Entry<Integer, DueReleases.Due> each : dueReleases.all().entrySet()) {
             int shuffleId = each.getKey();
-            DueRelease release = each.getValue();
+            DueReleases.Due release = each.getValue();
             if (release.end() != Long.MAX_VALUE) {
                 long freed = driver.releaseAttempts(shuffleId, release.end());
                 LOG.debug("Shuffle {} released at {}: {} bytes", shuffleId, endpoint, freed);
@@ -280,9 +274,7 @@ public final class DriverLink {
                         shuffleId,
                         endpoint);
             }
-            synchronized (dueReleases) {
-                dueReleases.remove(shuffleId, release);
-            }
+            dueReleases.done(shuffleId, release);
         }
     }
 
@@ -360,7 +352,7 @@ public final class DriverLink {
         }
         refused = false;
         taskManager = now;
-        returned = before != null;
+        returned = before != null || links.hasLost(now.taskManagerId());
         if (options.remoteCopies() && !hasRemoteTier()) {
             LOG.warn(
                     "TaskManager {} at {} has no remote tier: its map outputs get no copies there."
@@ -374,7 +366,7 @@ public final class DriverLink {
                     endpoint,
                     now.taskManagerId(),
                     before.taskManagerId());
-            links.replaced(before.taskManagerId());
+            links.replaced(this, before.taskManagerId());
         }
     }
 
@@ -388,11 +380,9 @@ public final class DriverLink {
             LOG.warn("TaskManager at {}: {} failed: {}", endpoint, what, why);
             lostNanos = System.nanoTime();
             connected = false;
-            links.disconnected(this);
+            links.disconnected(this, taskManager.taskManagerId());
         }
-        synchronized (dueReleases) {
-            dueReleases.replaceAll((id, due) -> new DueRelease(due.end(), true));
-        }
+        dueReleases.allAreLate();
         refused = e instanceof ClientException.ConnectFailed failed && failed.isRefused();
         lastFailure =
                 e instanceof ClientException.ConnectFailed connectFailed
@@ -450,6 +440,11 @@ public final class DriverLink {
         @Override
         public void moved(Message.OutputsMoved outputs) {
             links.events().moved(taskManager.taskManagerId(), outputs);
+        }
+
+        @Override
+        public void member(Message.MemberReport report) {
+            links.reported(report);
         }
     }
 

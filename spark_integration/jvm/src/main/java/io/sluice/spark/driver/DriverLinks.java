@@ -12,6 +12,7 @@ import io.sluice.spark.outputs.TaskManagerEvents;
 import java.util.Collection;
 import java.util.Comparator;
 import java.util.HashMap;
+import java.util.LinkedHashMap;
 import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Map;
@@ -22,8 +23,11 @@ import java.util.concurrent.Future;
 import java.util.concurrent.RejectedExecutionException;
 import java.util.concurrent.ScheduledExecutorService;
 import java.util.concurrent.ScheduledFuture;
+import java.util.concurrent.ScheduledThreadPoolExecutor;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
+import java.util.concurrent.atomic.AtomicInteger;
+import java.util.function.Predicate;
 import java.util.stream.Collectors;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
@@ -46,6 +50,15 @@ public final class DriverLinks implements OutputRegistry.Links {
     }
 
     private static final Logger LOG = LoggerFactory.getLogger(DriverLinks.class);
+
+    /** Number of threads besides those that dial. */
+    static final int FIXED_THREADS = 4;
+
+    private static final int MAX_THREADS = 32;
+    private static final int LINKS_OF_A_THREAD = 8;
+
+    /** Maximum number of TaskManagers without a link whose releases are kept. */
+    private static final int MAX_ORPHANS = 256;
 
     private static final long FIRST_PAUSE_MILLIS = 200;
     private static final long MAX_PAUSE_MILLIS = 1_000;
@@ -74,6 +87,18 @@ public final class DriverLinks implements OutputRegistry.Links {
 
     /** The TaskManagers behind the open connections; guarded by itself. */
     private final Map<DriverLink, Message.HelloAck> instances = new HashMap<>();
+
+    /** Number of links that are not connected and dial. */
+    private final AtomicInteger dialing = new AtomicInteger();
+
+    private volatile Membership membership = Membership.FIXED;
+    private final Map<DriverLink, ScheduledFuture<?>> pings = new ConcurrentHashMap<>();
+
+    /** Pending releases of TaskManagers whose links were dropped, by id; guarded by itself. */
+    private final Map<String, DueReleases> orphans = new LinkedHashMap<>();
+
+    /** When the last connection to a TaskManager was lost, by id. */
+    private final Map<String, Long> lostAt = new ConcurrentHashMap<>();
 
     /** Endpoints added before {@link #start}. */
     private final Set<Endpoint> early = new LinkedHashSet<>();
@@ -121,11 +146,150 @@ public final class DriverLinks implements OutputRegistry.Links {
         } else if (!contains(endpoint)) {
             DriverLink link = new DriverLink(endpoint, options, listener, this);
             links.put(endpoint.toString(), link);
-            // It runs until the threads are shut down.
-            ScheduledFuture<?> unused =
-                    threads.scheduleWithFixedDelay(
-                            link::ping, 0, pingIntervalMillis, TimeUnit.MILLISECONDS);
+            scale();
+            // It runs until the link is dropped or the threads are shut down.
+            submit(
+                    () ->
+                            pings.put(
+                                    link,
+                                    threads.scheduleWithFixedDelay(
+                                            () -> scheduledPing(link),
+                                            0,
+                                            pingIntervalMillis,
+                                            TimeUnit.MILLISECONDS)));
         }
+    }
+
+    /**
+     * Pings, or dials if a thread is left for connected TaskManagers: each address that does not
+     * answer takes a thread for the time of a connect.
+     */
+    private void scheduledPing(DriverLink link) {
+        if (link.isConnected() || membership.isConfigured(link.endpoint())) {
+            link.ping();
+            return;
+        }
+        boolean mayDial = dialing.incrementAndGet() <= maxDials();
+        try {
+            if (mayDial) {
+                link.ping();
+            }
+        } finally {
+            dialing.decrementAndGet();
+        }
+        if (!mayDial && links.get(link.endpoint().toString()) == link) {
+            submit(
+                    () -> {
+                        ScheduledFuture<?> unused =
+                                threads.schedule(
+                                        () -> scheduledPing(link),
+                                        FIRST_PAUSE_MILLIS,
+                                        TimeUnit.MILLISECONDS);
+                    });
+        }
+    }
+
+    /** Returns how many addresses may be dialed at a time. */
+    private int maxDials() {
+        return Math.max(2, Math.min(MAX_THREADS, links.size() / LINKS_OF_A_THREAD));
+    }
+
+    /** Adds threads for many links. */
+    private void scale() {
+        if (threads instanceof ScheduledThreadPoolExecutor pool) {
+            int wanted = maxDials() + FIXED_THREADS;
+            if (maxDials() > 2 && wanted > pool.getCorePoolSize()) {
+                pool.setCorePoolSize(wanted);
+            }
+        }
+    }
+
+    /** Sets who decides which links there are. Called before {@link #start}. */
+    void setMembership(Membership ofApplication) {
+        membership = ofApplication;
+    }
+
+    /**
+     * Drops links at whose endpoints no TaskManager has answered for as long as readers wait, if no
+     * map output is expected there.
+     *
+     * @param isWanted whether an endpoint is to be tried on
+     */
+    void dropSilent(Predicate<Endpoint> isWanted) {
+        long millis = Math.max(lostAfterMillis, timeouts.millis());
+        for (DriverLink link : links.values()) {
+            if (!link.isConnected()
+                    && !membership.isConfigured(link.endpoint())
+                    && !isWanted.test(link.endpoint())
+                    && (hasMoved(link) || (link.isSilentFor(millis) && !isExpected(link)))) {
+                drop(link, "no TaskManager has answered there for a while");
+            }
+        }
+    }
+
+    /** Returns whether the TaskManager of a lost link is connected at another address. */
+    private boolean hasMoved(DriverLink link) {
+        Message.HelloAck answered = link.taskManager();
+        return answered != null && connected(answered.taskManagerId()) != null;
+    }
+
+    private boolean isExpected(DriverLink link) {
+        Message.HelloAck answered = link.taskManager();
+        return answered != null && !events.expected(answered.taskManagerId()).isEmpty();
+    }
+
+    /** Ends a link. What its TaskManager has to release is kept until that is connected again. */
+    private void drop(DriverLink link, String why) {
+        if (!links.remove(link.endpoint().toString(), link)) {
+            return;
+        }
+        LOG.info("The link to {} ends: {}", link.endpoint(), why);
+        ScheduledFuture<?> ping = pings.remove(link);
+        if (ping != null) {
+            ping.cancel(false);
+        }
+        link.closing();
+        keepReleases(link);
+        // It waits for an exchange that is under way.
+        submit(() -> threads.execute(link::close));
+        membership.changed(false);
+    }
+
+    private void keepReleases(DriverLink link) {
+        Message.HelloAck answered = link.taskManager();
+        if (answered == null) {
+            return;
+        }
+        synchronized (orphans) {
+            if (orphans.size() >= MAX_ORPHANS) {
+                orphans.remove(orphans.keySet().iterator().next());
+            }
+            orphans.computeIfAbsent(answered.taskManagerId(), id -> new DueReleases())
+                    .addLate(link.dueReleases());
+        }
+        links.values().stream()
+                .filter(other -> other.isConnected() && other.isTo(answered.taskManagerId()))
+                .findFirst()
+                .ifPresent(other -> adoptReleases(other, answered.taskManagerId()));
+    }
+
+    /** Adds a pending release at each TaskManager; returns the connected links. */
+    List<DriverLink> addRelease(int shuffleId, long end) {
+        synchronized (orphans) {
+            orphans.values().forEach(each -> each.add(shuffleId, end, true));
+        }
+        links.values().forEach(link -> link.addRelease(shuffleId, end));
+        return links.values().stream().filter(DriverLink::isConnected).toList();
+    }
+
+    /** Returns whether a TaskManager was connected before, and is not any more. */
+    boolean hasLost(String taskManagerId) {
+        return lostAt.containsKey(taskManagerId);
+    }
+
+    /** Called by a link with the state of a TaskManager. */
+    void reported(Message.MemberReport report) {
+        membership.reported(report);
     }
 
     TaskManagerEvents events() {
@@ -158,7 +322,8 @@ public final class DriverLinks implements OutputRegistry.Links {
 
     @Override
     public boolean isKnown(String taskManagerId) {
-        return links.values().stream().anyMatch(link -> link.isTo(taskManagerId));
+        return lostAt.containsKey(taskManagerId)
+                || links.values().stream().anyMatch(link -> link.isTo(taskManagerId));
     }
 
     @Override
@@ -179,6 +344,9 @@ public final class DriverLinks implements OutputRegistry.Links {
                 away.merge(taskManager.taskManagerId(), isAway, Boolean::logicalAnd);
             }
         }
+        long now = System.nanoTime();
+        long wait = TimeUnit.MILLISECONDS.toNanos(timeouts.of(false, part));
+        lostAt.forEach((id, lost) -> away.putIfAbsent(id, now - lost >= wait));
         return away.entrySet().stream()
                 .filter(Map.Entry::getValue)
                 .map(Map.Entry::getKey)
@@ -203,6 +371,10 @@ public final class DriverLinks implements OutputRegistry.Links {
      *     old connection has ended
      */
     void admit(DriverLink link, Message.HelloAck now) throws ClientException {
+        String foreign = membership.whyForeign(link.endpoint(), now);
+        if (foreign != null) {
+            throw new ClientException.Refused(ErrorCode.TASKMANAGER_MISMATCH, foreign);
+        }
         synchronized (instances) {
             for (Map.Entry<DriverLink, Message.HelloAck> each : instances.entrySet()) {
                 Message.HelloAck other = each.getValue();
@@ -248,7 +420,12 @@ public final class DriverLinks implements OutputRegistry.Links {
 
     /** Called by a link after it was connected. */
     void connected(DriverLink link) {
+        String id = link.taskManager().taskManagerId();
+        lostAt.remove(id);
+        adoptReleases(link, id);
         events.connected(link.taskManager());
+        endTwin(link, id);
+        membership.changed(false);
         for (DriverLink other : links.values()) {
             if (other != link && other.isConnected()) {
                 submit(() -> threads.execute(other::announceOthers));
@@ -256,9 +433,33 @@ public final class DriverLinks implements OutputRegistry.Links {
         }
     }
 
+    private void adoptReleases(DriverLink link, String taskManagerId) {
+        DueReleases due;
+        synchronized (orphans) {
+            due = orphans.remove(taskManagerId);
+        }
+        if (due != null && !due.isEmpty()) {
+            link.dueReleases().addLate(due);
+            submit(() -> threads.execute(link::release));
+        }
+    }
+
+    /** Ends one of two links to one TaskManager, unless both are configured. */
+    private void endTwin(DriverLink link, String taskManagerId) {
+        for (DriverLink other : links.values()) {
+            if (other != link && other.isConnected() && other.isTo(taskManagerId)) {
+                DriverLink ended = membership.isConfigured(link.endpoint()) ? other : link;
+                if (!membership.isConfigured(ended.endpoint())) {
+                    membership.isAlias(ended.endpoint(), taskManagerId);
+                    drop(ended, "its TaskManager is connected at another address");
+                }
+            }
+        }
+    }
+
     /** Called by a link when another TaskManager answers at its address. */
-    void replaced(String taskManagerId) {
-        if (connected(taskManagerId) == null) {
+    void replaced(DriverLink link, String taskManagerId) {
+        if (connected(taskManagerId) == null && membership.isOfOne(link.endpoint())) {
             events.replaced(taskManagerId);
         }
     }
@@ -276,6 +477,7 @@ public final class DriverLinks implements OutputRegistry.Links {
         long deadline = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(deadlineMillis);
         synchronized (checking) {
             if (!checked || System.nanoTime() - checkedNanos > sharedCheckNanos) {
+                checks.keySet().retainAll(links.values());
                 // Connected TaskManagers first: the others may use up the time.
                 links.values().stream()
                         .sorted(Comparator.comparing(link -> !link.isConnected()))
@@ -311,31 +513,38 @@ public final class DriverLinks implements OutputRegistry.Links {
     }
 
     /** Called by a link after its connection was lost. */
-    void disconnected(DriverLink link) {
-        tryAgain(link, System.nanoTime(), new Backoff(FIRST_PAUSE_MILLIS, MAX_PAUSE_MILLIS));
+    void disconnected(DriverLink link, String taskManagerId) {
+        Lost lost = new Lost(link, taskManagerId, System.nanoTime());
+        if (connected(taskManagerId) == null) {
+            lostAt.put(taskManagerId, lost.nanos());
+        }
+        membership.changed(true);
+        tryAgain(lost, new Backoff(FIRST_PAUSE_MILLIS, MAX_PAUSE_MILLIS));
     }
 
-    private void tryAgain(DriverLink link, long lostNanos, Backoff backoff) {
-        long awayMillis = TimeUnit.NANOSECONDS.toMillis(System.nanoTime() - lostNanos);
+    /** A lost connection. */
+    private record Lost(DriverLink link, String taskManagerId, long nanos) {}
+
+    private void tryAgain(Lost lost, Backoff backoff) {
+        long awayMillis = TimeUnit.NANOSECONDS.toMillis(System.nanoTime() - lost.nanos());
         long pause = Math.max(0, Math.min(backoff.nextMillis(), lostAfterMillis - awayMillis));
         submit(
                 () -> {
                     // No caller waits for it.
                     ScheduledFuture<?> unused =
                             threads.schedule(
-                                    () -> check(link, lostNanos, backoff),
-                                    pause,
-                                    TimeUnit.MILLISECONDS);
+                                    () -> check(lost, backoff), pause, TimeUnit.MILLISECONDS);
                 });
     }
 
-    private void check(DriverLink link, long lostNanos, Backoff backoff) {
-        String taskManagerId = link.taskManager().taskManagerId();
-        if (link.ping() || connected(taskManagerId) != null) {
+    private void check(Lost lost, Backoff backoff) {
+        String taskManagerId = lost.taskManagerId();
+        boolean isBack = lost.link().ping() && lost.link().isTo(taskManagerId);
+        if (isBack || connected(taskManagerId) != null) {
             return;
         }
-        if (System.nanoTime() - lostNanos < TimeUnit.MILLISECONDS.toNanos(lostAfterMillis)) {
-            tryAgain(link, lostNanos, backoff);
+        if (System.nanoTime() - lost.nanos() < TimeUnit.MILLISECONDS.toNanos(lostAfterMillis)) {
+            tryAgain(lost, backoff);
         } else {
             events.gone(taskManagerId);
         }

@@ -7,12 +7,13 @@ import io.sluice.client.tls.Tls;
 import io.sluice.client.wire.ChunkPool;
 import io.sluice.client.wire.ClientException;
 import io.sluice.client.wire.Endpoint;
-import io.sluice.client.wire.Message;
 import io.sluice.spark.common.DaemonThreads;
 import io.sluice.spark.common.DriverMessages;
 import io.sluice.spark.common.EndpointChooser;
 import io.sluice.spark.common.NoTaskManagerException;
 import io.sluice.spark.common.SluiceMetrics;
+import io.sluice.spark.members.EndpointList;
+import io.sluice.spark.members.NameResolver;
 import io.sluice.spark.outputs.Locality;
 import io.sluice.spark.outputs.OutputRegistry;
 import io.sluice.spark.outputs.SparkTracker;
@@ -21,12 +22,17 @@ import io.sluice.spark.registration.ShuffleRegistrar;
 import io.sluice.spark.registration.ShuffleTable;
 import io.sluice.spark.settings.ChangedSettings;
 import io.sluice.spark.settings.SluiceSettings;
+import java.net.InetAddress;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Optional;
 import java.util.Set;
 import java.util.concurrent.ExecutionException;
+import java.util.concurrent.ExecutorCompletionService;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
 import java.util.concurrent.Future;
+import java.util.concurrent.ScheduledFuture;
 import java.util.concurrent.ScheduledThreadPoolExecutor;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
@@ -42,19 +48,21 @@ import org.slf4j.event.Level;
  */
 public final class DriverRuntime {
     private static final Logger LOG = LoggerFactory.getLogger(DriverRuntime.class);
-    private static final int THREADS = 4;
 
     private static volatile DriverRuntime current;
 
     private final SluiceSettings settings;
     private final Credential credential;
     private final Tls tls;
-    private final List<Endpoint> configured;
+    private final EndpointList configured;
     private final boolean localMaster;
     private final Reachability reachability;
     private final StageCanceller canceller;
     private final LongSupplier nextTaskId;
     private final DriverLinks links;
+    private final Members members;
+    private final ExecutorService lookups =
+            Executors.newCachedThreadPool(DaemonThreads.named("sluice-names"));
     private final Locality locality;
     private final OutputRegistry outputs;
     private final ScheduledThreadPoolExecutor threads;
@@ -93,7 +101,8 @@ public final class DriverRuntime {
         this.canceller = canceller;
         this.nextTaskId = nextTaskId;
         this.threads =
-                new ScheduledThreadPoolExecutor(THREADS, DaemonThreads.named("sluice-driver"));
+                new ScheduledThreadPoolExecutor(
+                        DriverLinks.FIXED_THREADS, DaemonThreads.named("sluice-driver"));
         this.threads.setRemoveOnCancelPolicy(true);
         this.links =
                 new DriverLinks(
@@ -104,6 +113,19 @@ public final class DriverRuntime {
                                 settings.reader().returnTimeoutMillis(),
                                 settings.reader().refusedTimeoutMillis()),
                         DriverLinks.SHARED_CHECK_MILLIS);
+        this.members =
+                new Members(
+                        configured,
+                        links,
+                        new NameResolver(
+                                configured.names(),
+                                InetAddress::getAllByName,
+                                lookups,
+                                settings.routing().resolveIntervalMillis(),
+                                settings.io().connectTimeoutMillis(),
+                                System::nanoTime,
+                                this::updateMembers));
+        links.setMembership(members);
         this.locality = new Locality(settings.reader().locality(), SparkTracker::hideHosts);
         this.outputs = new OutputRegistry(new SparkTracker(locality::hostOf), links);
         this.registrar =
@@ -182,31 +204,41 @@ public final class DriverRuntime {
                         credential,
                         settings.copies().replicas().isRemote());
         if (links.start(options, outputs)) {
-            addConfigured();
+            members.warnOfCache();
+            members.addWanted();
+            // It runs until the threads are shut down.
+            ScheduledFuture<?> unused =
+                    threads.scheduleWithFixedDelay(
+                            this::updateMembers,
+                            0,
+                            NameResolver.MIN_PAUSE_MILLIS,
+                            TimeUnit.MILLISECONDS);
         }
     }
 
-    private void addConfigured() {
-        for (Endpoint endpoint : configured) {
-            if (!endpoint.isUnix() || endpoint.socketExists()) {
-                links.add(endpoint);
-            }
+    private void updateMembers() {
+        try {
+            members.update();
+        } catch (RuntimeException e) {
+            // A scheduled update that throws would be the last one.
+            LOG.warn("The TaskManagers of the application are not updated", e);
         }
+    }
+
+    /**
+     * Returns the message with the connected TaskManagers.
+     *
+     * @param version the version that the executor has
+     */
+    public String[] membersSince(long version) {
+        return members.since(version);
     }
 
     /** Called when an executor uses a TaskManager, perhaps before {@link #start}. */
     public void reached(DriverMessages.Reached reached) {
         String id = reached.taskManagerId();
         Endpoint endpoint = Endpoint.tcp(reached.taskManager().host(), reached.port());
-        boolean known =
-                links.values().stream()
-                        .filter(link -> link.isTo(id))
-                        .map(DriverLink::taskManager)
-                        .anyMatch(t -> DriverLinks.isAt(t, endpoint.host(), endpoint.port()));
-        if (!known) {
-            LOG.info("TaskManager {} at {} serves this application", id, endpoint);
-            links.add(endpoint);
-        }
+        members.reached(id, endpoint);
         reachability.reached(reached);
         locality.reached(reached);
     }
@@ -219,20 +251,6 @@ public final class DriverRuntime {
         }
     }
 
-    /** Returns HOST:PORT of every connected TaskManager. */
-    public String[] endpoints() {
-        List<String> known = new ArrayList<>();
-        for (DriverLink link : links.values()) {
-            Message.HelloAck taskManager = link.taskManager();
-            if (link.isConnected() && taskManager != null) {
-                known.add(
-                        Endpoint.tcp(taskManager.advertisedHost(), taskManager.dataPort())
-                                .toString());
-            }
-        }
-        return known.toArray(new String[0]);
-    }
-
     /**
      * Returns why no TaskManager is reachable for a new shuffle; empty if one is.
      *
@@ -241,7 +259,8 @@ public final class DriverRuntime {
     Optional<String> whyUnreachable(int shuffleId) {
         start(SparkEnv.get().conf().getAppId());
         // A TaskManager may have started on this host.
-        addConfigured();
+        members.addWanted();
+        awaitNames();
         if (isReachableFor(shuffleId)) {
             return Optional.empty();
         }
@@ -255,6 +274,16 @@ public final class DriverRuntime {
                 NoTaskManagerException.message("for shuffle " + shuffleId, failures(), settings));
     }
 
+    /** Waits for the first addresses of names, as for a connection. */
+    private void awaitNames() {
+        try {
+            members.awaitNames(settings.io().connectTimeoutMillis());
+        } catch (InterruptedException e) {
+            Thread.currentThread().interrupt();
+            throw new IllegalStateException("interrupted while names are resolved", e);
+        }
+    }
+
     private boolean isReachableFor(int shuffleId) {
         // With the policy to fail, an outdated report must not hide a TaskManager that has started.
         boolean driverDecides =
@@ -265,7 +294,7 @@ public final class DriverRuntime {
             if (driverDecides) {
                 return true;
             }
-        } else if (localMaster || configured.stream().noneMatch(EndpointChooser::isOfEachHost)) {
+        } else if (localMaster || !hasOneOfEachHost()) {
             return false;
         }
         Reachability.Verdict verdict = askExecutors();
@@ -279,6 +308,11 @@ public final class DriverRuntime {
                     shuffleId);
         }
         return verdict != Reachability.Verdict.UNREACHABLE;
+    }
+
+    private boolean hasOneOfEachHost() {
+        return !configured.globs().isEmpty()
+                || configured.fixed().stream().anyMatch(EndpointChooser::isOfEachHost);
     }
 
     private Reachability.Verdict askExecutors() {
@@ -325,10 +359,28 @@ public final class DriverRuntime {
             }
         }
         // Ping all at once; the first answer is enough.
-        for (Future<Boolean> answer : pingAll()) {
-            if (Boolean.TRUE.equals(await(answer))) {
-                return true;
+        ExecutorCompletionService<Boolean> answers = new ExecutorCompletionService<>(threads);
+        int left = 0;
+        for (DriverLink link : links.values()) {
+            answers.submit(link::ping);
+            left++;
+        }
+        long deadline = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(answerMillis());
+        try {
+            for (; left > 0; left--) {
+                Future<Boolean> answer =
+                        answers.poll(deadline - System.nanoTime(), TimeUnit.NANOSECONDS);
+                if (answer == null) {
+                    return false;
+                }
+                if (answer.get()) {
+                    return true;
+                }
             }
+        } catch (InterruptedException e) {
+            Thread.currentThread().interrupt();
+        } catch (ExecutionException e) {
+            LOG.warn("A TaskManager did not answer the driver", e);
         }
         return false;
     }
@@ -360,12 +412,7 @@ public final class DriverRuntime {
     }
 
     private String failures() {
-        List<String> all = new ArrayList<>();
-        for (Endpoint endpoint : configured) {
-            if (!links.contains(endpoint)) {
-                all.add(endpoint + ": there is no such socket on the driver's host");
-            }
-        }
+        List<String> all = new ArrayList<>(members.failures());
         links.values().stream()
                 .filter(link -> !link.isConnected() && !link.lastFailure().isEmpty())
                 .map(DriverLink::lastFailure)
@@ -387,11 +434,8 @@ public final class DriverRuntime {
         shuffles.released(shuffleId);
         outputs.released(shuffleId);
         List<Future<Boolean>> answers = new ArrayList<>();
-        for (DriverLink link : links.values()) {
-            link.addRelease(shuffleId, end);
-            if (link.isConnected()) {
-                answers.add(threads.submit(link::release));
-            }
+        for (DriverLink link : links.addRelease(shuffleId, end)) {
+            answers.add(threads.submit(link::release));
         }
         if (blocking) {
             answers.forEach(this::await);
@@ -423,11 +467,14 @@ public final class DriverRuntime {
         answers.forEach(this::await);
     }
 
+    /** Returns the longest time that a TaskManager may take to answer, with a new connection. */
+    private long answerMillis() {
+        return settings.io().connectTimeoutMillis() * 2 + settings.io().timeoutMillis();
+    }
+
     private Boolean await(Future<Boolean> answer) {
         try {
-            return answer.get(
-                    settings.io().connectTimeoutMillis() * 2 + settings.io().timeoutMillis(),
-                    TimeUnit.MILLISECONDS);
+            return answer.get(answerMillis(), TimeUnit.MILLISECONDS);
         } catch (InterruptedException e) {
             Thread.currentThread().interrupt();
             return false;
@@ -440,6 +487,7 @@ public final class DriverRuntime {
     public void close() {
         links.closing();
         threads.shutdownNow();
+        lookups.shutdownNow();
         links.close();
         if (current == this) {
             current = null;

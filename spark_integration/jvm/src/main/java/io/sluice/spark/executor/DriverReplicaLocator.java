@@ -1,6 +1,7 @@
 package io.sluice.spark.executor;
 
 import io.sluice.client.failover.ReplicaLocator;
+import io.sluice.client.failover.TaskManagerAddress;
 import io.sluice.client.wire.ClientException;
 import io.sluice.spark.common.DaemonThreads;
 import io.sluice.spark.common.DriverMessages;
@@ -63,7 +64,15 @@ final class DriverReplicaLocator implements ReplicaLocator, AutoCloseable {
     @Override
     public Replicas locate(long shuffleId, long[] mapAttemptIds, Set<String> avoided)
             throws ClientException.Interrupted {
-        String[] question = DriverMessages.replicas((int) shuffleId, mapAttemptIds, avoided);
+        return locate(shuffleId, mapAttemptIds, avoided, null);
+    }
+
+    @Override
+    public Replicas locate(
+            long shuffleId, long[] mapAttemptIds, Set<String> avoided, TaskManagerAddress failed)
+            throws ClientException.Interrupted {
+        String[] question =
+                DriverMessages.replicas((int) shuffleId, mapAttemptIds, avoided, failed);
         String[] answer = (String[]) ask(question, "for replicas of map outputs");
         if (answer == null) {
             return Replicas.none(mapAttemptIds.length);

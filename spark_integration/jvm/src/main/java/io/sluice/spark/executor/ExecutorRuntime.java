@@ -15,12 +15,12 @@ import io.sluice.client.wire.DataProcesses;
 import io.sluice.client.wire.Endpoint;
 import io.sluice.client.wire.Message;
 import io.sluice.spark.common.DriverMessages;
+import io.sluice.spark.common.EndpointChooser;
 import io.sluice.spark.common.NoTaskManagerException;
+import io.sluice.spark.members.Places;
 import io.sluice.spark.settings.ChangedSettings;
 import io.sluice.spark.settings.SluiceSettings;
 import java.io.IOException;
-import java.util.ArrayList;
-import java.util.List;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.atomic.AtomicLong;
@@ -44,6 +44,7 @@ public final class ExecutorRuntime implements AutoCloseable {
     private final PluginContext context;
     private final SluiceSettings settings;
     private final ConnectionPool pool;
+    private final ExecutorMembers members;
     private final TaskManagerLeases leases;
     private final RegionPool regions;
     private final String hostname;
@@ -84,13 +85,17 @@ public final class ExecutorRuntime implements AutoCloseable {
                                 plugin.credential(),
                                 settings.copies().replicas().isRemote()),
                         settings.io().idleConnections());
+        Places places =
+                Places.of(settings.place().node(), settings.place().zone(), System.getenv());
+        this.members =
+                new ExecutorMembers(
+                        settings.endpointsFor(hostname),
+                        new EndpointChooser.Chooser(context.executorID(), hostname, places),
+                        context::ask);
         this.leases =
                 new TaskManagerLeases(
                         pool,
-                        settings.endpointsFor(hostname),
-                        hostname,
-                        context.executorID(),
-                        this::endpointsOfDriver,
+                        members,
                         reasons -> new NoTaskManagerException("from " + name, reasons, settings),
                         System::nanoTime);
         int taskSlots =
@@ -112,6 +117,7 @@ public final class ExecutorRuntime implements AutoCloseable {
         this.reporter =
                 new ReachabilityReporter(
                         context, this::probe, settings.liveness().pingIntervalMillis());
+        this.reporter.every(ExecutorMembers.INTERVAL_MILLIS, this::refreshMembers);
     }
 
     /**
@@ -278,12 +284,27 @@ public final class ExecutorRuntime implements AutoCloseable {
         return connection;
     }
 
-    /** Returns this executor's host if the TaskManager is on it; null otherwise. */
+    /**
+     * Returns this executor's host if the TaskManager is on its node; null otherwise. Without a
+     * node on both sides, hosts are compared.
+     */
     public String preferredHost(Message.HelloAck taskManager) {
-        return localTaskManagers.contains(taskManager.taskManagerId())
-                        || taskManager.advertisedHost().equals(hostname)
-                ? hostname
-                : null;
+        if (localTaskManagers.contains(taskManager.taskManagerId())) {
+            return hostname;
+        }
+        Places own = members.ownPlaces();
+        Places other = members.placesOf(taskManager);
+        boolean isNear =
+                own.knowsNodes(other)
+                        ? own.isSameNode(other)
+                        : taskManager.advertisedHost().equals(hostname);
+        return isNear ? hostname : null;
+    }
+
+    /** Asks the driver for the TaskManagers, and reports again if it does not know this one. */
+    private void refreshMembers() {
+        members.refresh();
+        reporter.forgetUnless(members::mayHave);
     }
 
     /** Makes tasks prefer other TaskManagers for a while. */
@@ -317,19 +338,6 @@ public final class ExecutorRuntime implements AutoCloseable {
 
     private void probe() throws IOException {
         pool.release(leaseNow(Message.ROLE_PRODUCER, 0));
-    }
-
-    private List<Endpoint> endpointsOfDriver() {
-        try {
-            List<Endpoint> known = new ArrayList<>();
-            for (String text : (String[]) context.ask(DriverMessages.endpoints())) {
-                known.add(Endpoint.parse(text, hostname));
-            }
-            return known;
-        } catch (Exception e) {
-            LOG.warn("Could not ask the driver for the TaskManagers it knows", e);
-            return List.of();
-        }
     }
 
     /** Drops cached map statuses, so that new tasks ask Spark's tracker on the driver. */

@@ -1,15 +1,18 @@
 package io.sluice.spark.executor;
 
 import io.sluice.client.failover.Backoff;
+import io.sluice.client.wire.DataProcesses;
 import io.sluice.client.wire.Message;
 import io.sluice.spark.common.DaemonThreads;
 import io.sluice.spark.common.DriverMessages;
 import io.sluice.spark.common.NoTaskManagerException;
 import io.sluice.spark.common.ReachedProcesses;
 import java.io.IOException;
+import java.util.Objects;
 import java.util.concurrent.ScheduledFuture;
 import java.util.concurrent.ScheduledThreadPoolExecutor;
 import java.util.concurrent.TimeUnit;
+import java.util.function.Predicate;
 import org.apache.spark.api.plugin.PluginContext;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
@@ -36,6 +39,9 @@ final class ReachabilityReporter implements AutoCloseable {
 
     /** {@link ReachedProcesses#NONE} if none is reached; null before the first report. */
     private volatile ReachedProcesses lastReport;
+
+    /** The host in the last report. */
+    private volatile String lastHost;
 
     private volatile boolean everReached;
     private boolean probing;
@@ -77,6 +83,7 @@ final class ReachabilityReporter implements AutoCloseable {
     private boolean isReported(DriverMessages.Reached reached) {
         ReachedProcesses last = lastReport;
         return last != null
+                && Objects.equals(reached.ownHost(), lastHost)
                 && reached.taskManager().equals(last.taskManager())
                 && reached.taskManagerId().equals(last.ids().get(reached.process()));
     }
@@ -84,7 +91,34 @@ final class ReachabilityReporter implements AutoCloseable {
     private synchronized void report(DriverMessages.Reached reached) {
         everReached = true;
         ReachedProcesses before = lastReport == null ? ReachedProcesses.NONE : lastReport;
+        lastHost = reached.ownHost();
         report(before.with(reached), reached.message());
+    }
+
+    /** Reports again what is reached next, unless the driver knows what was reported last. */
+    synchronized void forgetUnless(Predicate<DataProcesses> isKnown) {
+        ReachedProcesses last = lastReport;
+        if (last != null && last.taskManager() != null && !isKnown.test(last.taskManager())) {
+            lastReport = null;
+        }
+    }
+
+    /** Does other work in the same thread, periodically. */
+    synchronized void every(long millis, Runnable work) {
+        // It ends with the thread.
+        ScheduledFuture<?> unused =
+                thread.scheduleWithFixedDelay(
+                        () -> {
+                            try {
+                                work.run();
+                            } catch (RuntimeException e) {
+                                // Work that throws would be the last one.
+                                LOG.warn("Periodic work failed", e);
+                            }
+                        },
+                        0,
+                        millis,
+                        TimeUnit.MILLISECONDS);
     }
 
     /** Called when this executor reaches no TaskManager. */

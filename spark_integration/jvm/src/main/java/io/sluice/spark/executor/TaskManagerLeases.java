@@ -5,10 +5,11 @@ import io.sluice.client.connection.TaskManagerConnection;
 import io.sluice.client.wire.ClientException;
 import io.sluice.client.wire.Endpoint;
 import io.sluice.client.wire.Message;
-import io.sluice.spark.common.EndpointChooser;
 import io.sluice.spark.common.NoTaskManagerException;
 import io.sluice.spark.common.SluiceMetrics;
 import java.io.IOException;
+import java.util.ArrayList;
+import java.util.HashSet;
 import java.util.LinkedHashMap;
 import java.util.LinkedHashSet;
 import java.util.List;
@@ -16,7 +17,6 @@ import java.util.Map;
 import java.util.Set;
 import java.util.function.Function;
 import java.util.function.LongSupplier;
-import java.util.function.Supplier;
 import java.util.stream.Collectors;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
@@ -35,34 +35,32 @@ final class TaskManagerLeases {
      */
     private static final int MAX_SILENT_PROCESSES = 2;
 
+    /** The endpoints that may be used, in the order in which to try them. */
+    interface Candidates {
+        /** Returns the endpoints to try first. */
+        List<Endpoint> first(int role);
+
+        /** Returns all endpoints, after asking the driver for new ones. */
+        List<Endpoint> all(int role);
+    }
+
     private final ConnectionPool pool;
-    private final List<Endpoint> configured;
-    private final String hostname;
-    private final String executorId;
-    private final Supplier<List<Endpoint>> ofDriver;
+    private final Candidates candidates;
     private final Function<String, NoTaskManagerException> noneAnswers;
     private final EndpointBackoff backoff;
     private final HostProcesses processes = new HostProcesses();
 
     /**
-     * @param configured the endpoints to try first
-     * @param ofDriver returns the endpoints that the driver knows
      * @param noneAnswers makes the exception from the reasons
      * @param clock as {@link System#nanoTime}
      */
     TaskManagerLeases(
             ConnectionPool pool,
-            List<Endpoint> configured,
-            String hostname,
-            String executorId,
-            Supplier<List<Endpoint>> ofDriver,
+            Candidates candidates,
             Function<String, NoTaskManagerException> noneAnswers,
             LongSupplier clock) {
         this.pool = pool;
-        this.configured = configured;
-        this.hostname = hostname;
-        this.executorId = executorId;
-        this.ofDriver = ofDriver;
+        this.candidates = candidates;
         this.noneAnswers = noneAnswers;
         this.backoff = new EndpointBackoff(clock);
     }
@@ -71,25 +69,29 @@ final class TaskManagerLeases {
      * One search for a TaskManager that answers.
      *
      * @param task chooses the data process
+     * @param tried endpoints that were looked at
      * @param failures why endpoints do not answer
      * @param backedOff endpoints that failed recently
      */
     private record Search(
             int role,
             long task,
+            Set<Endpoint> tried,
             Map<Endpoint, ClientException.ConnectFailed> failures,
             Set<Endpoint> backedOff) {}
 
     /**
-     * Tries the configured endpoints, then those of the driver, then those that failed recently.
+     * Tries the first candidates, then all that the driver knows, then those that failed recently.
      *
      * @param task any number; consecutive ones have different data processes
      */
     TaskManagerConnection lease(int role, long task) throws IOException {
-        Search search = new Search(role, task, new LinkedHashMap<>(), new LinkedHashSet<>());
-        TaskManagerConnection connection = leaseAnswering(configured, search);
+        Search search =
+                new Search(
+                        role, task, new HashSet<>(), new LinkedHashMap<>(), new LinkedHashSet<>());
+        TaskManagerConnection connection = leaseAnswering(candidates.first(role), search);
         if (connection == null) {
-            connection = leaseAnswering(ofDriver.get(), search);
+            connection = leaseAnswering(candidates.all(role), search);
         }
         for (Endpoint endpoint : search.backedOff()) {
             connection = connection == null ? tryLease(endpoint, search) : connection;
@@ -113,16 +115,32 @@ final class TaskManagerLeases {
         return connection;
     }
 
-    private TaskManagerConnection leaseAnswering(List<Endpoint> candidates, Search search)
+    /** Tries the endpoints in their order, Unix sockets that do not exist last. */
+    private TaskManagerConnection leaseAnswering(List<Endpoint> ordered, Search search)
             throws IOException {
-        for (Endpoint endpoint :
-                EndpointChooser.order(candidates, hostname, executorId, processes::hasSocket)) {
-            TaskManagerConnection connection = leaseOf(endpoint, search);
+        List<Endpoint> missing = new ArrayList<>();
+        for (Endpoint endpoint : ordered) {
+            if (endpoint.isUnix() && !processes.hasSocket(endpoint)) {
+                missing.add(endpoint);
+                continue;
+            }
+            TaskManagerConnection connection = leaseUntried(endpoint, search);
+            if (connection != null) {
+                return connection;
+            }
+        }
+        for (Endpoint endpoint : missing) {
+            TaskManagerConnection connection = leaseUntried(endpoint, search);
             if (connection != null) {
                 return connection;
             }
         }
         return null;
+    }
+
+    private TaskManagerConnection leaseUntried(Endpoint endpoint, Search search)
+            throws IOException {
+        return search.tried().add(endpoint) ? leaseOf(endpoint, search) : null;
     }
 
     /** Leases a connection to the task's process, or to another one of that TaskManager. */
@@ -202,6 +220,9 @@ final class TaskManagerLeases {
     }
 
     private static String reasons(Map<Endpoint, ClientException.ConnectFailed> failures) {
+        if (failures.isEmpty()) {
+            return "the driver is not connected to any TaskManager";
+        }
         return failures.values().stream()
                 .map(ClientException.ConnectFailed::summary)
                 .collect(Collectors.joining("; "));

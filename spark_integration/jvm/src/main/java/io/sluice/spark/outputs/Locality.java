@@ -4,6 +4,7 @@ import io.sluice.spark.common.DriverMessages;
 import io.sluice.spark.common.ReachedProcesses;
 import io.sluice.spark.settings.SluiceSettings.LocalityMode;
 import java.util.LinkedHashMap;
+import java.util.List;
 import java.util.Map;
 
 /**
@@ -11,7 +12,8 @@ import java.util.Map;
  *
  * <p>Spark delays a task for {@code spark.locality.wait} to run it on a preferred host, and short
  * tasks renew the delay. If only some hosts have a TaskManager, all reduce tasks crowd there. So
- * hosts are preferred only if each executor has a TaskManager on its own host.
+ * hosts are preferred only if each executor has a TaskManager on its own node, or on its own host
+ * if nodes are not known.
  */
 public final class Locality {
 
@@ -19,7 +21,7 @@ public final class Locality {
      * The latest report of an executor.
      *
      * @param reached the data processes that it uses; none before its first report
-     * @param host the host of both; null if they are on different hosts
+     * @param host the executor's host; null if they are on different nodes
      */
     private record Report(ReachedProcesses reached, String host) {
         static final Report NONE_YET = new Report(ReachedProcesses.NONE, null);
@@ -84,15 +86,20 @@ public final class Locality {
         return mode == LocalityMode.AUTO && executors.values().stream().anyMatch(Report::isRemote);
     }
 
-    /** Returns the preferred host for map outputs of a TaskManager; null for none. */
-    public synchronized String hostOf(String taskManagerId) {
+    /**
+     * Returns the preferred host for a map output of a TaskManager; null for none. Several
+     * executors on one node, each with a host of its own, share its map outputs.
+     */
+    public synchronized String hostOf(String taskManagerId, long attempt) {
         if (!prefersHosts()) {
             return null;
         }
-        return executors.values().stream()
-                .filter(each -> each.reached().hasId(taskManagerId) && each.host() != null)
-                .map(Report::host)
-                .findFirst()
-                .orElse(null);
+        List<String> hosts =
+                executors.values().stream()
+                        .filter(each -> each.reached().hasId(taskManagerId) && each.host() != null)
+                        .map(Report::host)
+                        .distinct()
+                        .toList();
+        return hosts.isEmpty() ? null : hosts.get(Math.floorMod(attempt, hosts.size()));
     }
 }

@@ -63,6 +63,9 @@ public final class OutputRegistry implements TaskManagerEvents {
     /** TaskManagers to which outputs have moved before they were connected. */
     private final Map<String, TaskManagerAddress> moveTargets = new ConcurrentHashMap<>();
 
+    /** The last address of each TaskManager that was ever connected. */
+    private final Map<String, TaskManagerAddress> addresses = new ConcurrentHashMap<>();
+
     /** New addresses of moved outputs whose map tasks have not reported; guarded by itself. */
     private final Map<Integer, Map<Long, TaskManagerAddress>> pendingMoves = new HashMap<>();
 
@@ -102,10 +105,19 @@ public final class OutputRegistry implements TaskManagerEvents {
     /**
      * Answers an executor's request for replicas.
      *
-     * @param avoided TaskManagers at which reading has failed
+     * @param failed TaskManagers at which reading has failed
+     * @param last the last of them and its address; null if it is not known
      */
     public DriverMessages.ReplicasAnswer replicas(
-            int shuffleId, Collection<Long> attempts, Set<String> avoided) {
+            int shuffleId, Collection<Long> attempts, Set<String> failed, TaskManagerAddress last) {
+        Set<String> avoided = new LinkedHashSet<>(failed);
+        if (last != null) {
+            TaskManagerAddress now = links.connected(last.taskManagerId());
+            if (now != null && !now.equals(last)) {
+                // It has returned at another address.
+                avoided.remove(last.taskManagerId());
+            }
+        }
         List<TaskManagerAddress> found = new ArrayList<>();
         boolean isOutdated = false;
         for (long attempt : attempts) {
@@ -126,6 +138,11 @@ public final class OutputRegistry implements TaskManagerEvents {
     @Override
     public void connected(Message.HelloAck taskManager) {
         gone.remove(taskManager.taskManagerId());
+        readdress(
+                new TaskManagerAddress(
+                        taskManager.taskManagerId(),
+                        taskManager.advertisedHost(),
+                        taskManager.dataPort()));
         Set<String> lost = new LinkedHashSet<>(gone);
         synchronized (replaced) {
             replaced.remove(taskManager.taskManagerId());
@@ -134,6 +151,31 @@ public final class OutputRegistry implements TaskManagerEvents {
         if (links.withRemoteTier(Set.of()) != null) {
             relocateAll(lost); // it may be the first that serves their copies
         }
+    }
+
+    /** Updates the locations of the map outputs of a TaskManager that has another address now. */
+    private void readdress(TaskManagerAddress now) {
+        TaskManagerAddress before = addresses.put(now.taskManagerId(), now);
+        if (before == null || before.equals(now)) {
+            return;
+        }
+        int updated = 0;
+        for (Map.Entry<Integer, List<Long>> outputs :
+                tracker.outputsOf(now.taskManagerId()).entrySet()) {
+            for (long attempt : outputs.getValue()) {
+                tracker.update(outputs.getKey(), attempt, now);
+                updated++;
+            }
+        }
+        count(updated);
+        LOG.info(
+                "TaskManager {} has moved from {}:{} to {}:{}, with {} map outputs",
+                now.taskManagerId(),
+                before.host(),
+                before.port(),
+                now.host(),
+                now.port(),
+                updated);
     }
 
     @Override

@@ -11,7 +11,6 @@ import java.util.Optional;
 import java.util.Set;
 import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.function.BiConsumer;
-import java.util.function.Function;
 import java.util.function.IntPredicate;
 import org.apache.spark.MapOutputTrackerMaster;
 import org.apache.spark.ShuffleStatus;
@@ -29,13 +28,17 @@ import scala.collection.Iterator;
  * <p>The methods used here are public and the same from 3.5 to 4.3.
  */
 public final class SparkTracker implements Tracker {
-    private final Function<String, String> hostOf;
+    private final PreferredHosts hosts;
 
-    /**
-     * @param hostOf returns the preferred host for the outputs of a TaskManager; null for none
-     */
-    public SparkTracker(Function<String, String> hostOf) {
-        this.hostOf = hostOf;
+    /** Chooses hosts that Spark's scheduler is to prefer. */
+    @FunctionalInterface
+    public interface PreferredHosts {
+        /** Returns the preferred host for a map output of a TaskManager; null for none. */
+        String of(String taskManagerId, long attempt);
+    }
+
+    public SparkTracker(PreferredHosts hosts) {
+        this.hosts = hosts;
     }
 
     /** Returns the tracker; null after the application's end. */
@@ -152,7 +155,7 @@ public final class SparkTracker implements Tracker {
                     shuffleId,
                     attempt,
                     TaskManagerIds.location(
-                            address, hostOf.apply(address.taskManagerId()), attempt));
+                            address, hosts.of(address.taskManagerId(), attempt), attempt));
         }
     }
 

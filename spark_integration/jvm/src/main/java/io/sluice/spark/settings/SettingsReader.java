@@ -1,6 +1,7 @@
 package io.sluice.spark.settings;
 
-import io.sluice.client.wire.Endpoint;
+import io.sluice.spark.members.EndpointList;
+import io.sluice.spark.members.Places;
 import java.util.ArrayList;
 import java.util.LinkedHashMap;
 import java.util.List;
@@ -42,9 +43,19 @@ final class SettingsReader {
     String endpoints(String key) {
         String text = text(key);
         try {
-            Endpoint.parseList(text, "host");
+            EndpointList unused = EndpointList.parse(text, "host");
         } catch (IllegalArgumentException e) {
             problem(String.format("%s is '%s': %s", key, text, e.getMessage()));
+        }
+        return text;
+    }
+
+    /** Returns the name of a node or zone; empty if it is not set. */
+    String place(String key) {
+        String text = text(key).trim();
+        String problem = Places.problemOf(key, text);
+        if (problem != null) {
+            problem(problem);
         }
         return text;
     }

@@ -1,7 +1,7 @@
 package io.sluice.spark.settings;
 
 import io.sluice.client.output.Replicas;
-import io.sluice.client.wire.Endpoint;
+import io.sluice.spark.members.EndpointList;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.regex.Pattern;
@@ -22,13 +22,18 @@ public record SluiceSettings(
         Copies copies,
         Liveness liveness,
         Pipelined pipelined,
+        Place place,
         SslSettings ssl,
         String taskManagerUrl,
         boolean traces) {
 
     /** Which shuffles go through Sluice, and where its TaskManagers are. */
     public record Routing(
-            boolean enabled, String endpoints, boolean fallbackToSpark, long fallbackBelowBytes) {}
+            boolean enabled,
+            String endpoints,
+            long resolveIntervalMillis,
+            boolean fallbackToSpark,
+            long fallbackBelowBytes) {}
 
     /** Connections to TaskManagers. */
     public record Io(
@@ -96,10 +101,16 @@ public record SluiceSettings(
     /** Pipelined shuffles. */
     public record Pipelined(boolean enabled, long flushIntervalMillis) {}
 
+    /** Where executors run: node and zone as they are set, empty if not. */
+    public record Place(String node, String zone) {}
+
     public static final String PREFIX = "spark.sluice.";
     public static final String ENABLED = "spark.sluice.enabled";
     public static final String ACTIVE = "spark.sluice.active";
     public static final String ENDPOINTS = "spark.sluice.endpoints";
+    public static final String RESOLVE_INTERVAL = "spark.sluice.resolveInterval";
+    public static final String NODE = "spark.sluice.node";
+    public static final String ZONE = "spark.sluice.zone";
     public static final String FALLBACK_POLICY = "spark.sluice.fallback.policy";
     public static final String FALLBACK_BELOW = "spark.sluice.fallback.belowSize";
     public static final String CONNECT_TIMEOUT = "spark.sluice.io.connectTimeout";
@@ -162,8 +173,18 @@ public record SluiceSettings(
             spark.sluice.active |  | true or false, set by the plugin
                 whether the application's shuffles go through Sluice, unless a session or a job
                 overrides it; your own value is replaced
-            spark.sluice.endpoints | 127.0.0.1:7337 | comma list of HOST:PORT and unix:/PATH
-                where TaskManagers listen; {host} in a path is the executor's host
+            spark.sluice.endpoints | 127.0.0.1:7337 | comma list of HOST:PORT, dns:NAME[:PORT] and unix:/PATH
+                where TaskManagers listen; a dns: item is each address of the name, at port 7337 by
+                default; {host} in a path is the executor's host, and * in its last part any text
+            spark.sluice.resolveInterval | 30s | time, 1s to 1h
+                time between two lookups of a dns: item by the driver, besides those after a lost
+                connection
+            spark.sluice.node |  | printable ASCII, up to 253 characters, or empty
+                the node of all executors; if it is empty, each executor has its environment
+                variable SLUICE_NODE
+            spark.sluice.zone |  | printable ASCII, up to 253 characters, or empty
+                the zone of all executors; if it is empty, each executor has its environment
+                variable SLUICE_ZONE
             spark.sluice.fallback.policy | fail | fail or spark
                 what a shuffle does if no TaskManager is reachable when it is registered: fail, or
                 use Spark's own shuffle
@@ -266,6 +287,7 @@ public record SluiceSettings(
                         new Routing(
                                 reading.isTrue(ENABLED),
                                 reading.endpoints(ENDPOINTS),
+                                reading.time(RESOLVE_INTERVAL, 1_000, 3_600_000),
                                 reading.oneOf(FALLBACK_POLICY, "fail", "spark").equals("spark"),
                                 reading.size(FALLBACK_BELOW, 0, 1024 * 1024 * MIB)),
                         new Io(
@@ -302,6 +324,7 @@ public record SluiceSettings(
                                 reading.time(REACHABILITY_TIMEOUT, 0, 600_000)),
                         new Pipelined(
                                 reading.isTrue(PIPELINED), reading.time(FLUSH_INTERVAL, 0, 10_000)),
+                        new Place(reading.place(NODE), reading.place(ZONE)),
                         SslSettings.read(reading::given, reading.text(ENDPOINTS), reading::problem),
                         reading.url(TASK_MANAGER_URL),
                         reading.isTrue(TRACES));
@@ -325,7 +348,7 @@ public record SluiceSettings(
     }
 
     /** Returns the endpoints as seen from {@code localHost}. */
-    public List<Endpoint> endpointsFor(String localHost) {
-        return Endpoint.parseList(routing.endpoints(), localHost);
+    public EndpointList endpointsFor(String localHost) {
+        return EndpointList.parse(routing.endpoints(), localHost);
     }
 }

@@ -2,7 +2,7 @@ package io.sluice.spark.settings;
 
 import io.sluice.client.tls.Tls;
 import io.sluice.client.tls.TlsSettings;
-import io.sluice.client.wire.Endpoint;
+import io.sluice.spark.members.EndpointList;
 import java.nio.file.Path;
 import java.util.List;
 import java.util.Locale;
@@ -84,17 +84,12 @@ public record SslSettings(TlsSettings tls, boolean needsEncryptedPeers) {
     }
 
     private static void refuseTcp(String text, String asks, Consumer<String> problems) {
-        List<Endpoint> endpoints;
+        List<String> plain;
         try {
-            endpoints = Endpoint.parseList(text, "host");
+            plain = EndpointList.parse(text, "host").tcp();
         } catch (IllegalArgumentException e) {
             return; // Already reported.
         }
-        List<String> plain =
-                endpoints.stream()
-                        .filter(endpoint -> !endpoint.isUnix())
-                        .map(Endpoint::toString)
-                        .toList();
         if (!plain.isEmpty()) {
             problems.accept(
                     String.format(

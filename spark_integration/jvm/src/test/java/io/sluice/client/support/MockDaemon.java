@@ -171,6 +171,11 @@ public final class MockDaemon implements AutoCloseable {
         this(new InetSocketAddress(InetAddress.getLoopbackAddress(), 0), tls);
     }
 
+    /** Listens at an address of this host, and advertises it. */
+    public MockDaemon(String host, int port) throws IOException {
+        this(new InetSocketAddress(InetAddress.getByName(host), port), null);
+    }
+
     /** Listens on a Unix socket. */
     public MockDaemon(Path path) throws IOException {
         this(UnixDomainSocketAddress.of(path), null);
@@ -186,7 +191,7 @@ public final class MockDaemon implements AutoCloseable {
         server.bind(address, 50);
         endpoint =
                 server.getLocalAddress() instanceof InetSocketAddress tcp
-                        ? Endpoint.tcp("127.0.0.1", tcp.getPort())
+                        ? Endpoint.tcp(tcp.getAddress().getHostAddress(), tcp.getPort())
                         : new Endpoint(address.toString(), null, 0);
         acceptor = new Thread(this::accept, "mock-accept");
         acceptor.setDaemon(true);

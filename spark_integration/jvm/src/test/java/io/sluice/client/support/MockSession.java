@@ -94,7 +94,7 @@ public final class MockSession {
                             MockDaemon.SEGMENT,
                             0,
                             hello.features() & daemon.features,
-                            "127.0.0.1",
+                            daemon.endpoint().isUnix() ? "127.0.0.1" : daemon.endpoint().host(),
                             daemon.advertisedPort < 0
                                     ? daemon.endpoint().port()
                                     : daemon.advertisedPort,

@@ -9,9 +9,15 @@ import java.util.concurrent.BlockingQueue;
 
 /** A mock daemon for the tests of the driver's links, which are outside of this package. */
 public final class NewsDaemon implements AutoCloseable {
-    private final MockDaemon daemon = new MockDaemon();
+    private final MockDaemon daemon;
 
     public NewsDaemon(String id) throws IOException {
+        this(id, "127.0.0.1", 0);
+    }
+
+    /** Makes a daemon at an address of this host. */
+    public NewsDaemon(String id, String host, int port) throws IOException {
+        daemon = new MockDaemon(host, port);
         daemon.id = id;
         daemon.answersPings = true;
     }

@@ -6,29 +6,115 @@ import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import io.sluice.client.wire.Endpoint;
-import java.nio.file.Files;
-import java.nio.file.Path;
+import io.sluice.spark.common.EndpointChooser.Candidate;
+import io.sluice.spark.common.EndpointChooser.Chooser;
+import io.sluice.spark.members.Places;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import org.junit.jupiter.api.Test;
-import org.junit.jupiter.api.io.TempDir;
 
 class EndpointChooserTest {
     @Test
-    void socketThenOwnHostThenTheOthers(@TempDir Path directory) throws Exception {
-        Path socket = directory.resolve("here-own.sock");
-        Files.createFile(socket);
+    void socketsThenOwnHostThenTheOthers() {
         List<Endpoint> endpoints =
-                Endpoint.parseList(
-                        "unix:/nonexistent.sock, other:7337, own:7337, unix:"
-                                + directory
-                                + "/here-{host}.sock",
-                        "own");
-        List<Endpoint> order = EndpointChooser.order(endpoints, "own", "5");
+                Endpoint.parseList("unix:/a.sock, other:7337, own:7337, unix:/{host}.sock", "own");
         assertEquals(
-                List.of("unix:" + socket, "own:7337", "other:7337", "unix:/nonexistent.sock"),
-                order.stream().map(Endpoint::toString).toList());
+                List.of("unix:/a.sock", "unix:/own.sock", "own:7337", "other:7337"),
+                texts(EndpointChooser.order(endpoints, "own", "5")));
+    }
+
+    private static List<String> texts(List<Endpoint> endpoints) {
+        return endpoints.stream().map(Endpoint::toString).toList();
+    }
+
+    private static Candidate reporting(
+            String host, String node, String zone, boolean isDraining, long open, long freeMib) {
+        Member.Load load = Member.Load.of(new Places(node, zone), isDraining, open, freeMib << 20);
+        Member member = new Member(host, 7337, 7337, load, List.of());
+        return new Candidate(member.endpoint(), member);
+    }
+
+    private static final Chooser ON_N1 = new Chooser("5", "pod", new Places("n1", "z1"));
+
+    @Test
+    void nodeThenZoneThenTheOthers() {
+        List<Candidate> candidates =
+                List.of(
+                        reporting("far", "n3", "z2", false, 0, 1 << 20),
+                        reporting("zone", "n2", "z1", false, 100, 10),
+                        reporting("near", "n1", "z1", false, 1_000, 10),
+                        // On a host of the same name, and known to be on another node.
+                        reporting("pod", "n4", "", false, 0, 1 << 20));
+        List<String> order = texts(EndpointChooser.order(candidates, ON_N1, true));
+        assertEquals(List.of("near:7337", "zone:7337"), order.subList(0, 2));
+        assertEquals(
+                "pod:7337",
+                texts(
+                                EndpointChooser.order(
+                                        candidates, new Chooser("5", "pod", Places.UNKNOWN), true))
+                        .get(0),
+                "hosts are compared if the executor has no node");
+    }
+
+    @Test
+    void theOthersAreOrderedByTheirLoad() {
+        List<Candidate> candidates =
+                List.of(
+                        reporting("busy", "", "", false, 200, 1 << 20),
+                        reporting("small", "", "", false, 0, 100),
+                        reporting("large", "", "", false, 7, 1 << 20));
+        for (int executor = 0; executor < 20; executor++) {
+            Chooser chooser = new Chooser(Integer.toString(executor), "x", Places.UNKNOWN);
+            assertEquals(
+                    List.of("large:7337", "small:7337", "busy:7337"),
+                    texts(EndpointChooser.order(candidates, chooser, true)));
+        }
+    }
+
+    @Test
+    void smallDifferencesOfLoadMakeNoDifference() {
+        Map<String, Integer> firsts = new HashMap<>();
+        for (int executor = 0; executor < 100; executor++) {
+            List<Candidate> candidates =
+                    List.of(
+                            reporting("a", "", "", false, 0, 1_030),
+                            reporting("b", "", "", false, 6, 2_000));
+            Chooser chooser = new Chooser(Integer.toString(executor), "x", Places.UNKNOWN);
+            firsts.merge(
+                    EndpointChooser.order(candidates, chooser, true).get(0).host(),
+                    1,
+                    Integer::sum);
+        }
+        assertEquals(2, firsts.size(), firsts.toString());
+        firsts.values().forEach(count -> assertTrue(count > 25, firsts.toString()));
+    }
+
+    @Test
+    void whoWritesTriesDrainingAndFullTaskManagersLast() {
+        List<Candidate> candidates =
+                List.of(
+                        reporting("near", "n1", "z1", true, 0, 100),
+                        reporting("full", "n2", "z1", false, 0, 0),
+                        reporting("far", "n3", "z3", false, 0, 100));
+        assertEquals(
+                List.of("far:7337", "near:7337", "full:7337"),
+                texts(EndpointChooser.order(candidates, ON_N1, true)));
+        assertEquals(
+                List.of("near:7337", "full:7337", "far:7337"),
+                texts(EndpointChooser.order(candidates, ON_N1, false)));
+    }
+
+    @Test
+    void aConfiguredEndpointThatTheDriverDoesNotReachIsLast() {
+        List<Candidate> candidates =
+                List.of(
+                        new Candidate(Endpoint.tcp("dead", 7337), null),
+                        new Candidate(Endpoint.tcp("127.0.0.1", 7337), null),
+                        reporting("far", "n3", "", false, 0, 100));
+        assertEquals(
+                List.of("127.0.0.1:7337", "far:7337", "dead:7337"),
+                texts(EndpointChooser.order(candidates, ON_N1, true)));
     }
 
     @Test

@@ -32,13 +32,14 @@ class DriverReplicaLocatorTest {
         DriverReplicaLocator.Driver driver =
                 question -> {
                     assertEquals(
-                            new DriverMessages.ReplicasQuestion(3, List.of(1L, 2L), Set.of("tm-a")),
+                            new DriverMessages.ReplicasQuestion(
+                                    3, List.of(1L, 2L), Set.of("tm-a"), PLACE),
                             DriverMessages.ReplicasQuestion.read((String[]) question));
                     return new DriverMessages.ReplicasAnswer(true, SOME).message();
                 };
         try (DriverReplicaLocator places =
                 new DriverReplicaLocator(driver, outdated::add, 30_000)) {
-            assertEquals(SOME, places.locate(3, IDS, Set.of("tm-a")));
+            assertEquals(SOME, places.locate(3, IDS, Set.of("tm-a"), PLACE));
         }
         assertEquals(List.of(3), outdated);
     }

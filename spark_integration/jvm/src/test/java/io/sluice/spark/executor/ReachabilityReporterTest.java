@@ -102,6 +102,16 @@ class ReachabilityReporterTest {
     }
 
     @Test
+    void aTaskManagerThatTheDriverDoesNotKnowIsReportedAgain() {
+        reach("a-0", 7337, 0);
+        reporter.forgetUnless(processes -> true);
+        reach("a-0", 7337, 0);
+        reporter.forgetUnless(processes -> false);
+        reach("a-0", 7337, 0);
+        assertEquals(List.of("a-0 at 7337", "a-0 at 7337"), sent);
+    }
+
+    @Test
     void aReportThatWasNotSentIsRepeated() {
         reach("a-0", 7337, 0);
         driverIsBusy = true;

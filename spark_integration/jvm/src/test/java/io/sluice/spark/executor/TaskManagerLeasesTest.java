@@ -85,10 +85,17 @@ class TaskManagerLeasesTest {
         }
         return new TaskManagerLeases(
                 pool,
-                configured,
-                "host",
-                "1",
-                () -> ofDriver,
+                new TaskManagerLeases.Candidates() {
+                    @Override
+                    public List<Endpoint> first(int role) {
+                        return configured;
+                    }
+
+                    @Override
+                    public List<Endpoint> all(int role) {
+                        return ofDriver;
+                    }
+                },
                 reasons -> {
                     throw new IllegalStateException(reasons);
                 },

@@ -35,8 +35,8 @@ class LocalityTest {
         locality.reached(reached("0", "tm-a", "a"));
         locality.reached(reached("1", "tm-b", "b"));
         assertTrue(locality.prefersHosts());
-        assertEquals("b", locality.hostOf("tm-b"));
-        assertNull(locality.hostOf("tm-c"));
+        assertEquals("b", locality.hostOf("tm-b", 0));
+        assertNull(locality.hostOf("tm-c", 0));
         assertEquals(0, hidden);
     }
 
@@ -46,7 +46,7 @@ class LocalityTest {
         locality.reached(reached("1", "tm-a", null));
         assertFalse(locality.prefersHosts());
         assertTrue(locality.hidesHosts());
-        assertNull(locality.hostOf("tm-a"));
+        assertNull(locality.hostOf("tm-a", 0));
         locality.reached(reached("2", "tm-a", null));
         assertEquals(1, hidden);
     }
@@ -83,11 +83,19 @@ class LocalityTest {
     void outputsOfEachProcessNameTheirHost() {
         locality.reached(reached("0", "tm-a0", 0, "a"));
         locality.reached(reached("0", "tm-a1", 1, "a"));
-        assertEquals("a", locality.hostOf("tm-a0"));
-        assertEquals("a", locality.hostOf("tm-a1"));
+        assertEquals("a", locality.hostOf("tm-a0", 0));
+        assertEquals("a", locality.hostOf("tm-a1", 0));
         locality.reached(reached("0", "tm-b", "b"));
-        assertNull(locality.hostOf("tm-a0"), "the executor uses another TaskManager now");
-        assertEquals("b", locality.hostOf("tm-b"));
+        assertNull(locality.hostOf("tm-a0", 0), "the executor uses another TaskManager now");
+        assertEquals("b", locality.hostOf("tm-b", 0));
+    }
+
+    @Test
+    void executorsOfOneNodeShareItsOutputs() {
+        locality.reached(reached("0", "tm-a", "pod-1"));
+        locality.reached(reached("1", "tm-a", "pod-2"));
+        assertEquals("pod-1", locality.hostOf("tm-a", 6));
+        assertEquals("pod-2", locality.hostOf("tm-a", 7));
     }
 
     @Test
@@ -100,7 +108,7 @@ class LocalityTest {
         Locality always = new Locality(LocalityMode.ALWAYS, () -> hidden++);
         always.reached(reached("0", "tm-a", "a"));
         always.reached(reached("1", "tm-a", null));
-        assertEquals("a", always.hostOf("tm-a"));
+        assertEquals("a", always.hostOf("tm-a", 0));
         Locality never = new Locality(LocalityMode.NEVER, () -> hidden++);
         never.reached(reached("0", "tm-a", "a"));
         assertFalse(never.prefersHosts());

@@ -29,6 +29,7 @@ class OutputRegistryTest {
     /** Stands for Spark's tracker: one shuffle of ten map tasks. */
     private static final class FakeTracker implements Tracker {
         final Map<Long, String> places = new TreeMap<>();
+        final Map<Long, String> hosts = new TreeMap<>();
         int changes;
         int passes;
 
@@ -60,6 +61,7 @@ class OutputRegistryTest {
         @Override
         public void update(int shuffleId, long attempt, TaskManagerAddress place) {
             places.put(attempt, place.taskManagerId());
+            hosts.put(attempt, place.host());
         }
 
         @Override
@@ -144,11 +146,42 @@ class OutputRegistryTest {
     }
 
     private static Message.HelloAck ackOf(String taskManagerId) {
-        return new Message.HelloAck(1, taskManagerId, 1, 0, 0, "host", 1, "instance", 0, 1);
+        return ackOf(taskManagerId, "host");
+    }
+
+    private static Message.HelloAck ackOf(String taskManagerId, String host) {
+        return new Message.HelloAck(1, taskManagerId, 1, 0, 0, host, 1, "instance", 0, 1);
+    }
+
+    @Test
+    void outputsFollowTheirTaskManagerToAnotherAddress() {
+        written(A, 1, 2);
+        written(B, 3);
+        registry.connected(ackOf(A, "old"));
+        registry.connected(ackOf(A, "old"));
+        assertEquals(0, tracker.changes, "the address is the same");
+        registry.connected(ackOf(A, "new"));
+        assertEquals(Map.of(1L, "new", 2L, "new"), tracker.hosts);
+        assertEquals(1, tracker.changes);
+    }
+
+    @Test
+    void aFailedTaskManagerIsNamedAtItsNewAddress() {
+        written(A, 1);
+        TaskManagerAddress old = new TaskManagerAddress(A, "old", 7337);
+        assertEquals(
+                List.of(at(A)),
+                registry.replicas(SHUFFLE, List.of(1L), Set.of(A), old).replicas().addresses());
+        assertNull(
+                registry.replicas(SHUFFLE, List.of(1L), Set.of(A), at(A))
+                        .replicas()
+                        .addresses()
+                        .get(0),
+                "it has failed there, too");
     }
 
     private List<TaskManagerAddress> places(Set<String> avoided, Long... attempts) {
-        return registry.replicas(SHUFFLE, List.of(attempts), avoided).replicas().addresses();
+        return registry.replicas(SHUFFLE, List.of(attempts), avoided, null).replicas().addresses();
     }
 
     @Test
@@ -173,10 +206,11 @@ class OutputRegistryTest {
     @Test
     void theTrackersPlaceIsNamedToo() {
         written(B, 1);
-        DriverMessages.ReplicasAnswer answer = registry.replicas(SHUFFLE, List.of(1L), Set.of(A));
+        DriverMessages.ReplicasAnswer answer =
+                registry.replicas(SHUFFLE, List.of(1L), Set.of(A), null);
         assertEquals(List.of(at(B)), answer.replicas().addresses());
         assertTrue(answer.isOutdated(), "the executor does not know it");
-        assertFalse(registry.replicas(SHUFFLE, List.of(1L), Set.of(B)).isOutdated());
+        assertFalse(registry.replicas(SHUFFLE, List.of(1L), Set.of(B), null).isOutdated());
     }
 
     @Test
@@ -184,10 +218,12 @@ class OutputRegistryTest {
         written(A, 1);
         links.away.add(B);
         assertEquals(
-                Set.of(), registry.replicas(SHUFFLE, List.of(1L), Set.of(A)).replicas().gone());
+                Set.of(),
+                registry.replicas(SHUFFLE, List.of(1L), Set.of(A), null).replicas().gone());
         links.away.add(A);
         assertEquals(
-                Set.of(A), registry.replicas(SHUFFLE, List.of(1L), Set.of(A)).replicas().gone());
+                Set.of(A),
+                registry.replicas(SHUFFLE, List.of(1L), Set.of(A), null).replicas().gone());
     }
 
     @Test
@@ -331,9 +367,10 @@ class OutputRegistryTest {
     @Test
     void questionAndAnswerSurviveTheirTexts() {
         String[] question =
-                DriverMessages.replicas(SHUFFLE, new long[] {5, 1L << 40}, List.of(A, B));
+                DriverMessages.replicas(SHUFFLE, new long[] {5, 1L << 40}, List.of(A, B), at(B));
         assertEquals(
-                new DriverMessages.ReplicasQuestion(SHUFFLE, List.of(5L, 1L << 40), Set.of(A, B)),
+                new DriverMessages.ReplicasQuestion(
+                        SHUFFLE, List.of(5L, 1L << 40), Set.of(A, B), at(B)),
                 DriverMessages.ReplicasQuestion.read(question));
         assertEquals(
                 new DriverMessages.Unreadable(A, SHUFFLE, List.of(5L, 6L)),

@@ -36,6 +36,6 @@ class ActivationTest {
     }
 
     private static SluiceSettings.Routing routing(boolean enabled, boolean fallbackToSpark) {
-        return new SluiceSettings.Routing(enabled, "tm:1,tm:2", fallbackToSpark, 0);
+        return new SluiceSettings.Routing(enabled, "tm:1,tm:2", 0, fallbackToSpark, 0);
     }
 }
