@@ -34,7 +34,7 @@ _READ_BY_SHELLS: Final = re.compile(r"[\s'\"\\&;|<>()$`]")
 _endpoints_option = click.option(
     "--endpoints",
     metavar="LIST",
-    help="Comma list of HOST:PORT and unix:/PATH where TaskManagers listen.",
+    help="Comma list of HOST:PORT, dns:NAME, unix:/PATH where TaskManagers listen.",
 )
 
 

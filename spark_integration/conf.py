@@ -7,8 +7,9 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
-from ..transport.address import Address, InvalidAddress
+from ..transport.address import InvalidAddress
 from . import driver, endpoint_check
+from .endpoint_forms import check_form
 from .errors import SparkIntegrationError
 
 if TYPE_CHECKING:
@@ -93,8 +94,9 @@ def spark_conf(
     """Make the settings that turn Sluice on.
 
     Args:
-        endpoints: Where TaskManagers listen, each ``HOST:PORT`` or ``unix:/PATH``, as an iterable
-            or a comma list. None: the plugin's default, 127.0.0.1:7337.
+        endpoints: Where TaskManagers listen, each ``HOST:PORT``, ``dns:NAME[:PORT]`` or
+            ``unix:/PATH``, as an iterable or a comma list. None: the plugin's default,
+            127.0.0.1:7337.
         spark_version: Version of the Spark that will run the application, such as ``4.3.0``. None:
             the installed PySpark's, else the newest supported.
         jar: Path of the jar on the application's hosts. None: this package's own.
@@ -387,7 +389,7 @@ def _endpoint_list(endpoints: str | Iterable[str]) -> str:
         raise SparkIntegrationError(
             "No endpoint is given",
             value=endpoints,
-            remedy="Write HOST:PORT or unix:/PATH, several with commas between them",
+            remedy="Write HOST:PORT, dns:NAME or unix:/PATH, several with commas between them",
         )
     return text
 
@@ -396,10 +398,10 @@ def _endpoint(text: str) -> str:
     """Check an endpoint as the plugin does.
 
     Raises:
-        SparkIntegrationError: It is neither HOST:PORT nor unix:/PATH.
+        SparkIntegrationError: It is not HOST:PORT, dns:NAME[:PORT] or unix:/PATH.
     """
     try:
-        Address.parse(text)
+        check_form(text)
     except InvalidAddress as error:
         raise SparkIntegrationError(
             error.message, value=text, limit=error.limit, remedy=error.remedy

@@ -18,10 +18,10 @@ from ..protocol.errors import ErrorCode, SluiceError
 from ..protocol.limits import MAGIC, VERSION
 from ..protocol.schema import FLOW_CREDIT, ROLE_CONSUMER, Hello, HelloAck, Message
 from ..shuffle.client.credentials import client_credential, read_credential_file
-from ..transport.address import Address
 from ..transport.config import TransportConfig
 from ..transport.connector import connect
 from ..transport.errors import ConnectFailed
+from .endpoint_forms import expand
 from .errors import SparkIntegrationError
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from ..protocol.framing import PayloadMemory
     from ..protocol.identity import Credential
+    from ..transport.address import Address
     from ..transport.connection import Connection
 
 logger = logging.getLogger(__name__)
@@ -115,7 +116,7 @@ def failure_of_each(
     """Return why each endpoint cannot be used; None for those that can.
 
     Args:
-        endpoints: HOST:PORT, or unix:/PATH.
+        endpoints: HOST:PORT, dns:NAME[:PORT] or unix:/PATH.
         credential: Of an application; None: none.
         tls: Whether the TaskManagers speak TLS. Then an endpoint only has to accept a connection.
     """
@@ -173,11 +174,15 @@ async def _first_success(
 
 async def _check(endpoint: str, credential: Credential | None, *, tls: bool) -> Failure | None:
     try:
-        address = Address.parse(endpoint)
-        if tls and address.port:
-            await _dial(address)  # The certificates may be in formats of the JVM.
+        async with asyncio.timeout(TIMEOUT_SECONDS):
+            addresses = await expand(endpoint)
+        if len(addresses) > 1:
+            failures = await _first_success([*map(str, addresses)], credential, tls=tls)
+            return failures[0]._replace(endpoint=endpoint) if failures else None
+        if tls and addresses[0].port:
+            await _dial(addresses[0])  # The certificates may be in formats of the JVM.
         else:
-            await _greet(address, credential)
+            await _greet(addresses[0], credential)
     except (SluiceError, OSError) as error:  # TimeoutError is an OSError
         code = error.code if isinstance(error, SluiceError) else None
         return Failure(endpoint, _reason(error), code in _REFUSALS)
@@ -258,8 +263,8 @@ def _error(failures: list[Failure], settings: Mapping[str, str]) -> SparkIntegra
     return SparkIntegrationError(
         "No TaskManager answers",
         value=reasons,
-        remedy=f"Correct {ENDPOINTS} (HOST:PORT of the data port, 7337 by default, or "
-        "unix:/PATH), or start a TaskManager there: sluice taskmanager",
+        remedy=f"Correct {ENDPOINTS} (HOST:PORT of the data port, 7337 by default, "
+        "dns:NAME or unix:/PATH), or start a TaskManager there: sluice taskmanager",
     )
 
 

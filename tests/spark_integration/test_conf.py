@@ -86,14 +86,19 @@ def test_no_endpoint_is_an_error(endpoints: str | list[str]) -> None:
 @pytest.mark.parametrize(
     "endpoint",
     ["tm1", "tm1:", ":7337", "tm1:7337:9", "::1:7337", "tm1:0", "tm1:65536", "tm1:http", "tm1:-1",
-     "tm1:7337,tm2", "unix:", "unix:run/s.sock", f"unix:/{'x' * 107}"],
+     "tm1:7337,tm2", "unix:", "unix:run/s.sock", f"unix:/{'x' * 107}", "dns:", "dns:a:0",
+     "dns:10.0.0.1", "dns:-a", "dns:a..b", f"dns:{'a' * 254}", "unix:/run/*/s", "unix:run/*"],
 )  # fmt: skip
 def test_an_endpoint_that_the_driver_would_refuse_is_refused_at_once(endpoint: str) -> None:
-    with pytest.raises(SparkIntegrationError, match=r"Write (HOST:PORT.* or )?unix:/PATH"):
+    with pytest.raises(SparkIntegrationError, match=r"Write .*(unix:/|HOST:PORT)"):
         spark_conf(endpoint, "4.3.0", "/opt/s.jar")
 
 
-@pytest.mark.parametrize("endpoint", ["[::1]:7337", "10.0.0.1:1", "unix:/run/{host}.sock"])
+@pytest.mark.parametrize(
+    "endpoint",
+    ["[::1]:7337", "10.0.0.1:1", "unix:/run/{host}.sock", "dns:sluice", "dns:tm.data.svc.:7447",
+     "unix:/run/sluice/*.sock"],
+)  # fmt: skip
 def test_an_endpoint_of_another_form_is_refused(endpoint: str) -> None:
     assert spark_conf(endpoint, "4.3.0", "/s.jar")["spark.sluice.endpoints"] == endpoint
 

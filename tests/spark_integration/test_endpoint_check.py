@@ -80,6 +80,27 @@ def test_a_missing_socket_is_refused(tmp_path: Path) -> None:
     assert "No such file or directory" in refusal({ENDPOINTS: f"unix:{tmp_path}/none.sock"})
 
 
+def test_a_name_stands_for_its_addresses(closed_port: str) -> None:
+    refused = refusal({ENDPOINTS: f"dns:localhost:{closed_port.rpartition(':')[2]}"})
+    assert "Connection refused" in refused
+    assert "value dns:localhost:" in refused
+
+
+def test_a_name_without_addresses_is_refused() -> None:
+    assert "value dns:none.invalid" in refusal({ENDPOINTS: "dns:none.invalid"})
+
+
+def test_a_pattern_of_sockets_is_checked(authenticated: LocalTaskManager, tmp_path: Path) -> None:
+    directory = authenticated.endpoint.rpartition("/")[0]
+    token_file = str(authenticated.token_file)
+    require_reachable({ENDPOINTS: f"{directory}/*.sock", TOKEN_FILE: token_file})
+    assert "no socket matches" in refusal({ENDPOINTS: f"unix:{tmp_path}/*.sock"})
+    for name in ("tm.sock", "tm.sock.1"):
+        with socket.socket(socket.AF_UNIX) as stale:
+            stale.bind(str(tmp_path / name))
+    assert "Connection refused" in refusal({ENDPOINTS: f"unix:{tmp_path}/*"})
+
+
 def test_one_endpoint_that_answers_is_enough(
     authenticated: LocalTaskManager, closed_port: str
 ) -> None:
