@@ -27,7 +27,7 @@
 {{- $own := dict
   "processes" .Values.processes
   "drain_timeout_seconds" .Values.drain.timeoutSeconds
-  "transport" (mustMerge $transport (dict "max_control_memory_bytes" (printf "%d MiB" (int $memory.control))))
+  "transport" (mustMerge $transport (dict "max_control_memory_bytes" (printf "%d MiB" (int $memory.control))) (include "sluice.tls.config" . | fromJson))
   "auth" $auth
   "memory" (dict "network_segments" $memory.segments)
   "storage" $storage

@@ -1,24 +1,24 @@
-{{/* Whether pods move their map outputs before they stop. */}}
-{{- define "sluice.migrates" -}}
-{{- $default := ternary "never" "always" (eq .Values.mode "DaemonSet") }}
-{{- if eq (default $default .Values.drain.migrate) "always" }}true{{ end }}
+{{/* Whether pods move their map outputs before they stop: always, never or whenCordoned. */}}
+{{- define "sluice.migrate" -}}
+{{- default (ternary "never" "always" (eq .Values.mode "DaemonSet")) .Values.drain.migrate }}
 {{- end }}
 
-{{/* Seconds that `sluice drain` waits before a pod stops. */}}
-{{- define "sluice.drainSeconds" -}}
-{{- if include "sluice.migrates" . }}
+{{/* Bytes that a pod may store: its volumes and its memory tier. */}}
+{{- define "sluice.storedBytes" -}}
 {{- $memory := include "sluice.memory" . | fromJson }}
 {{- $size := include "sluice.bytes" (dict "value" .Values.storage.size "name" "storage.size") | int64 }}
 {{- if eq .Values.mode "StatefulSet" }}
 {{- $size = mul $size (int .Values.storage.volumes) }}
 {{- end }}
-{{- $size = add $size (mul (int64 $memory.tier) 1048576) }}
+{{- add $size (mul (int64 $memory.tier) 1048576) }}
+{{- end }}
+
+{{/* Seconds in which a pod moves all that it may store. */}}
+{{- define "sluice.migrateSeconds" -}}
 {{- $rate := include "sluice.bytes" (dict "value" .Values.drain.bytesPerSecond "name" "drain.bytesPerSecond") | int64 }}
 {{- if lt $rate 1 }}{{ fail "drain.bytesPerSecond = 0: write a rate such as 100Mi" }}{{ end }}
-{{- max (int .Values.drain.minimumSeconds) (div (add $size (sub $rate 1)) $rate) }}
-{{- else }}
-{{- int .Values.drain.waitSeconds }}
-{{- end }}
+{{- $stored := include "sluice.storedBytes" . | int64 }}
+{{- max (int .Values.drain.minimumSeconds) (div (add $stored (sub $rate 1)) $rate) }}
 {{- end }}
 
 {{/*
@@ -29,6 +29,10 @@ which a TaskManager closes, and 15 seconds to spare.
 {{- if .Values.drain.terminationGracePeriodSeconds }}
 {{- int .Values.drain.terminationGracePeriodSeconds }}
 {{- else }}
-{{- add (include "sluice.drainSeconds" . | int) (int .Values.drain.timeoutSeconds) 30 }}
+{{- $wait := int .Values.drain.waitSeconds }}
+{{- if ne (include "sluice.migrate" .) "never" }}
+{{- $wait = max $wait (include "sluice.migrateSeconds" . | int) }}
+{{- end }}
+{{- add $wait (int .Values.drain.timeoutSeconds) 30 }}
 {{- end }}
 {{- end }}

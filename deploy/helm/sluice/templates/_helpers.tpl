@@ -103,3 +103,11 @@ key for the error.
 {{- $number := trimSuffix $unit $text }}
 {{- mulf (float64 $number) (float64 (get $factors $unit)) | int64 }}
 {{- end }}
+
+{{/* Whether an object is made: always, or with auto if the cluster has the kind of the operator. */}}
+{{- define "sluice.monitoring.wants" -}}
+{{- if eq .when "always" }}true
+{{- else if eq .when "auto" }}
+{{- if .root.Capabilities.APIVersions.Has (printf "monitoring.coreos.com/v1/%s" .kind) }}true{{ end }}
+{{- end }}
+{{- end }}

@@ -2,7 +2,7 @@
 How each object of this chart is rendered: the YAML of a template, then `merge` over it, then the
 operations of `patch` on it (JSON Patch, RFC 6902).
 
-Dict "root", "template" (its name) and "values" (the map with `merge` and `patch`), "key" (the path
+Dict "root" (the context of the template), "template" (its name) and "values" (the map with `merge` and `patch`), "key" (the path
 of that map in the values, for errors).
 */}}
 {{- define "sluice.object" -}}

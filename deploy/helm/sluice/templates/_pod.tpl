@@ -49,6 +49,14 @@ spec:
   affinity:
     {{- toYaml . | nindent 4 }}
   {{- end }}
+  {{- if not $daemonSet }}
+  {{- with .Values.topologySpreadConstraints }}
+  topologySpreadConstraints:
+    {{- range . }}
+    - {{ toYaml (merge (deepCopy .) (dict "labelSelector" (dict "matchLabels" (include "sluice.selectorLabels" $ | fromYaml)))) | nindent 6 | trim }}
+    {{- end }}
+  {{- end }}
+  {{- end }}
   {{- if and $daemonSet .Values.hostPaths.prepare }}
   initContainers:
     {{- include "sluice.prepare" . | nindent 4 }}
@@ -90,6 +98,19 @@ spec:
           value: $(POD_NAME).{{ include "sluice.serviceHost" . }}
         {{- end }}
         {{- end }}
+        - name: SLUICE_NODE
+          valueFrom:
+            fieldRef:
+              fieldPath: spec.nodeName
+        {{- if .Values.zone }}
+        - name: SLUICE_ZONE
+          value: {{ .Values.zone | quote }}
+        {{- else if .Values.zoneLabel }}
+        - name: SLUICE_ZONE
+          valueFrom:
+            fieldRef:
+              fieldPath: {{ printf "metadata.labels['%s']" .Values.zoneLabel | quote }}
+        {{- end }}
         {{- with .Values.extraEnv }}
         {{- toYaml . | nindent 8 }}
         {{- end }}
@@ -109,7 +130,7 @@ spec:
           port: data
         periodSeconds: 5
         timeoutSeconds: 5
-        failureThreshold: 720
+        failureThreshold: {{ div (add (int .Values.startupProbe.timeoutSeconds) 4) 5 }}
       # Fails while the TaskManager drains or is full: it gets no new work, and still serves readers.
       readinessProbe:
         httpGet:
@@ -130,13 +151,23 @@ spec:
         preStop:
           exec:
             command:
+              {{- if eq (include "sluice.migrate" .) "whenCordoned" }}
+              - python
+              - /etc/sluice/pre_stop.py
+              - {{ include "sluice.migrateSeconds" . | quote }}
+              - {{ .Values.drain.waitSeconds | quote }}
+              {{- else if eq (include "sluice.migrate" .) "always" }}
               - sluice
               - drain
-              {{- if include "sluice.migrates" . }}
               - --migrate
-              {{- end }}
               - --wait
-              - {{ include "sluice.drainSeconds" . | quote }}
+              - {{ include "sluice.migrateSeconds" . | quote }}
+              {{- else }}
+              - sluice
+              - drain
+              - --wait
+              - {{ .Values.drain.waitSeconds | quote }}
+              {{- end }}
       resources:
         requests:
           cpu: {{ .Values.cpu.request | quote }}
@@ -157,6 +188,16 @@ spec:
         {{- if not .Values.auth.allowAnonymous }}
         - name: secret
           mountPath: /run/sluice-secret
+          readOnly: true
+        {{- end }}
+        {{- if include "sluice.tls.isOn" . }}
+        - name: tls
+          mountPath: /run/sluice-tls
+          readOnly: true
+        {{- end }}
+        {{- if eq (include "sluice.migrate" .) "whenCordoned" }}
+        - name: api-access
+          mountPath: /run/sluice-api
           readOnly: true
         {{- end }}
         {{- range $volumes }}
@@ -184,6 +225,24 @@ spec:
         secretName: {{ include "sluice.secretName" . }}
         # The TaskManager refuses a secret that other users can read.
         defaultMode: 0440
+    {{- end }}
+    {{- if include "sluice.tls.isOn" . }}
+    - name: tls
+      secret:
+        secretName: {{ include "sluice.tls.secretName" . }}
+        defaultMode: 0440
+    {{- end }}
+    {{- if eq (include "sluice.migrate" .) "whenCordoned" }}
+    # For pre_stop.py only, which asks whether the node is cordoned.
+    - name: api-access
+      projected:
+        defaultMode: 0440
+        sources:
+          - serviceAccountToken:
+              path: token
+          - configMap:
+              name: kube-root-ca.crt
+              items: [{key: ca.crt, path: ca.crt}]
     {{- end }}
     {{- range $volume := $volumes }}
     {{- with $volume.volume }}
