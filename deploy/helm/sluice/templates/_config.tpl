@@ -23,6 +23,10 @@
   "region_areas_bytes" (printf "%d MiB" (int $memory.areas)) }}
 {{- if $daemonSet }}
 {{- $_ := set $storage "region_areas_directory" "/run/sluice/areas" }}
+{{- else }}
+{{- /* The default of 1 GiB would be all of a small volume. */}}
+{{- $size := div (include "sluice.bytes" (dict "value" .Values.storage.size "name" "storage.size") | int64) 1048576 }}
+{{- $_ := set $storage "min_free_bytes" (printf "%d MiB" (min 1024 (div $size 16))) }}
 {{- end }}
 {{- $own := dict
   "processes" .Values.processes

@@ -275,6 +275,10 @@ spec:
 
 {{/* Gives directories of the node to the user of the TaskManager, as fsGroup does for other volumes. */}}
 {{- define "sluice.prepare" -}}
+{{- $context := .Values.podSecurityContext | default dict }}
+{{- if not (and $context.runAsUser $context.runAsGroup) }}
+{{- fail "hostPaths.prepare: set podSecurityContext.runAsUser and runAsGroup, or hostPaths.prepare=false" }}
+{{- end }}
 - name: prepare
   image: {{ include "sluice.image" . }}
   imagePullPolicy: {{ .Values.image.pullPolicy }}
@@ -284,7 +288,7 @@ spec:
       for directory; do
         if [ "$(stat -c %u "$directory")" = 0 ]; then
           chmod 0750 "$directory"
-          chown {{ .Values.podSecurityContext.runAsUser }}:{{ .Values.podSecurityContext.runAsGroup }} "$directory"
+          chown {{ int64 $context.runAsUser }}:{{ int64 $context.runAsGroup }} "$directory"
         fi
       done
     - prepare

@@ -26,13 +26,13 @@
 {{/* Whether a client checks the host name. A certificate of the chart has no addresses of nodes. */}}
 {{- define "sluice.tls.checksHostName" -}}
 {{- $default := ternary "false" "true" (eq .Values.mode "DaemonSet") }}
-{{- eq (default $default .Values.tls.checkHostName) "true" }}
+{{- eq (default $default (toString .Values.tls.checkHostName)) "true" }}
 {{- end }}
 
 {{/* Whether clients show a certificate. The chart generates none for them. */}}
 {{- define "sluice.tls.requiresClientCertificate" -}}
 {{- $default := ternary "false" "true" (eq (include "sluice.tls.source" .) "generated") }}
-{{- eq (default $default .Values.tls.requireClientCertificate) "true" }}
+{{- eq (default $default (toString .Values.tls.requireClientCertificate)) "true" }}
 {{- end }}
 
 {{/* Settings of [transport] for TLS, as JSON. */}}
