@@ -19,6 +19,7 @@ JAR := spark_integration/jars/sluice-spark.jar
 JVM_SOURCES := $(JVM)/pom.xml $(shell find $(JVM)/src $(JVM)/.mvn 2>/dev/null) tests/vectors/wire.json tests/vectors/identity.json
 S3_SERVER := build/s3-server/versitygw
 ACTIONLINT := build/actionlint/actionlint
+CHART_TOOLS := build/charts/helm build/charts/kubeconform
 COMPILED := build/compiled
 COMPILED_STAMP := $(COMPILED)/.complete
 WITH_COMPILED := PYTHONPATH=$(CURDIR)/$(COMPILED):$(CURDIR) PYTHONSAFEPATH=1
@@ -50,7 +51,7 @@ SEED := 0
 MINUTES := 25
 QUICK_BENCHMARKS := exchange isolation barrier memory
 
-.PHONY: help setup jar wheels compiled demo quick s3-server test test-all test-compiled test-pythons test-matrix test-table-formats yarn-test attack attack-compiled fuzz fuzz-spark spark-suites large-partition chaos simulate simulate-mutants mutate check format bench charts pictures compose-test docs docs-site constraints maven-checksums sbom audit changelog clean test-matrix-compiled workflows release
+.PHONY: help setup jar wheels compiled demo quick s3-server test test-all test-compiled test-pythons test-matrix test-table-formats yarn-test attack attack-compiled fuzz fuzz-spark spark-suites large-partition chaos simulate simulate-mutants mutate check format bench charts pictures compose-test docs docs-site constraints maven-checksums sbom audit changelog clean test-matrix-compiled workflows release chart-tools chart-schemas helm-chart
 
 help: ## list these targets
 	@grep -hE '^[a-z%-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -138,8 +139,23 @@ $(S3_SERVER): tools/s3_server/go.mod tools/s3_server/go.sum
 
 s3-server: $(S3_SERVER) ## the S3 server of the tests and of bench-remote, built with Go
 
+# Helm takes the version of Kubernetes that it assumes without a cluster from the linker.
+$(CHART_TOOLS) &: tools/charts/go.mod tools/charts/go.sum
+	cd tools/charts && CGO_ENABLED=0 go build -mod=readonly -trimpath -o $(CURDIR)/build/charts/ \
+	  -ldflags "-s -w -X helm.sh/helm/v3/pkg/chartutil.k8sVersionMajor=1 -X helm.sh/helm/v3/pkg/chartutil.k8sVersionMinor=34" \
+	  helm.sh/helm/v3/cmd/helm github.com/yannh/kubeconform/cmd/kubeconform
+	@touch $(CHART_TOOLS)
+
+chart-tools: $(CHART_TOOLS) ## Helm and kubeconform, for the tests of the Helm chart, built with Go
+
+helm-chart: setup $(CHART_TOOLS) ## the Helm chart: lint, schemas of Kubernetes, every branch
+	$(BIN)/python -m pytest -n 2 tests/charts $(PYTEST_ARGS)
+
+chart-schemas: setup ## JSON schemas of Kubernetes and of operators into tests/charts/schemas, from Go modules
+	$(BIN)/python -m tools.charts.schemas
+
 # Three at a time, two of them Spark tests beside the others: all wait more than they compute.
-test: setup $(if $(shell command -v go),$(S3_SERVER)) ## the tests that a change must pass
+test: setup $(if $(shell command -v go),$(S3_SERVER) $(CHART_TOOLS)) ## the tests that a change must pass
 	$(BIN)/python -m pytest -n 3 --dist loadgroup $(EXTENDED) $(PYTEST_ARGS)
 
 test-all: EXTENDED := --extended
@@ -252,7 +268,7 @@ pictures: setup ## the pictures of the status page and of a trace in docs/images
 compose-test: setup ## the docker compose stack, run for real
 	tests/compose/run.sh
 
-docs: setup ## regenerate what is generated: JVM messages, wire tables, settings, errors, troubleshooting, metrics, packages, command line, OpenAPI, man page, dashboards
+docs: setup ## regenerate what is generated: JVM messages, wire tables, settings, errors, troubleshooting, metrics, packages, command line, OpenAPI, man page, dashboards, the README and schema of the Helm chart
 	$(BIN)/python -m sluice.cli.config_reference > docs/reference/settings.md
 	$(BIN)/python -m sluice.cli.man_page > sluice/sluice.1
 	$(BIN)/python -m tools.docs.errors_page
@@ -264,6 +280,7 @@ docs: setup ## regenerate what is generated: JVM messages, wire tables, settings
 	$(BIN)/python -m tools.docs.packages_page
 	$(BIN)/python -m tools.dashboards.generate
 	$(BIN)/python -m tools.docs.command_line_page
+	$(BIN)/python -m tools.docs.helm_chart
 
 docs-site: setup ## the documentation as a site in build/site; broken links and anchors fail it
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --clean

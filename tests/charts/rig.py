@@ -98,9 +98,7 @@ class Rendered(list[dict[str, Any]]):
         volumes = {each["name"]: each for each in self.pod["volumes"]}
         claims = self.workload["spec"].get("volumeClaimTemplates", ())
         volumes |= {each["metadata"]["name"]: each for each in claims}
-        return {
-            each["mountPath"]: volumes[each["name"]] for each in self.container["volumeMounts"]
-        }
+        return {each["mountPath"]: volumes[each["name"]] for each in self.container["volumeMounts"]}
 
 
 def helm(
@@ -109,7 +107,7 @@ def helm(
     """Run a command of Helm with values."""
     return subprocess.run(
         [str(HELM), *command, "--values", "-"],
-        input=yaml.safe_dump(dict(values)),
+        input=json.dumps(values),  # JSON is YAML, and has one form for each value
         capture_output=True,
         text=True,
         timeout=60,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import tarfile
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -25,6 +25,9 @@ from tests.charts.rig import (
     render_text,
 )
 from tools.docs.helm_chart import VALUES, rows
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 pytestmark = needs_helm
 
@@ -103,9 +106,7 @@ def test_what_a_pod_mounts_is_there(branch: Branch):
     assert objects.mounts(), "a mount without a volume is a KeyError"
     made = {(each["kind"], each["metadata"]["name"]) for each in objects}
     made |= {
-        ("Secret", each["spec"]["secretName"])
-        for each in objects
-        if each["kind"] == "Certificate"
+        ("Secret", each["spec"]["secretName"]) for each in objects if each["kind"] == "Certificate"
     }
     supplied = {branch.values.get("auth", {}).get("existingSecret")}
     supplied |= {branch.values.get("tls", {}).get("secretName")}
@@ -197,6 +198,7 @@ def test_a_package_has_the_alerts_and_dashboards(tmp_path: Path):
 
 def test_every_value_has_a_branch():
     """A value that no branch sets could be broken unnoticed."""
+
     def paths(values: dict[str, object], path: str = "") -> set[str]:
         found: set[str] = set()
         for name, value in values.items():

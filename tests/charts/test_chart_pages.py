@@ -46,7 +46,7 @@ def test_every_object_can_be_changed():
     used = re.findall(r'include "sluice\.object" \(dict .*? "key" "([a-zA-Z.]+)"', templates)
     assert sorted(used) == sorted(objects(TEXT))
     made = re.findall(r"^kind: ", templates, re.MULTILINE)
-    assert len(used) == len(made) == 16
+    assert len(used) == len(made) == 17
 
 
 def test_links_to_alerts_and_dashboards_are_not_copies():

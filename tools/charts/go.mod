@@ -1,4 +1,4 @@
-// Helm, and kubeconform, which checks what it renders, with their versions; go.sum has the checksums. Built by `make chart-tools`.
+// Helm, and kubeconform, which checks what it renders; go.sum has the checksums. Built by `make chart-tools`.
 module sluice/tools/charts
 
 go 1.25.0

@@ -1,8 +1,8 @@
 """Writes the JSON schemas with which the tests check what the Helm chart renders.
 
-``python -m tools.charts.schemas``, or ``make chart-schemas``. They are made from the OpenAPI document
-of Kubernetes and from the resource definitions of operators, each in a Go module, which Go checks
-against its checksum database. They are strict: an unknown key is an error.
+``python -m tools.charts.schemas``, or ``make chart-schemas``. They are made from the OpenAPI
+document of Kubernetes and from the resource definitions of operators, each in a Go module, which Go
+checks against its checksum database. They are strict: an unknown key is an error.
 """
 
 from __future__ import annotations
@@ -94,9 +94,7 @@ def _value(key: str, value: Any) -> Any:
     if key in ("items", "additionalProperties") and isinstance(value, dict):
         return strict(value)
     if key in ("allOf", "anyOf", "oneOf"):
-        return [
-            {inner: each[inner] for inner in each if inner in _KEPT} for each in value
-        ]
+        return [{inner: each[inner] for inner in each if inner in _KEPT} for each in value]
     return value
 
 

@@ -29,8 +29,9 @@ which a TaskManager closes, and 15 seconds to spare.
 {{- if .Values.drain.terminationGracePeriodSeconds }}
 {{- int .Values.drain.terminationGracePeriodSeconds }}
 {{- else }}
-{{- $wait := int .Values.drain.waitSeconds }}
-{{- if ne (include "sluice.migrate" .) "never" }}
+{{- $migrate := include "sluice.migrate" . }}
+{{- $wait := ternary 0 (int .Values.drain.waitSeconds) (eq $migrate "always") }}
+{{- if ne $migrate "never" }}
 {{- $wait = max $wait (include "sluice.migrateSeconds" . | int) }}
 {{- end }}
 {{- add $wait (int .Values.drain.timeoutSeconds) 30 }}

@@ -53,7 +53,8 @@ spec:
   {{- with .Values.topologySpreadConstraints }}
   topologySpreadConstraints:
     {{- range . }}
-    - {{ toYaml (merge (deepCopy .) (dict "labelSelector" (dict "matchLabels" (include "sluice.selectorLabels" $ | fromYaml)))) | nindent 6 | trim }}
+    {{- $own := dict "labelSelector" (dict "matchLabels" (include "sluice.selectorLabels" $ | fromYaml)) }}
+    - {{ mustMergeOverwrite (ternary (dict) $own (hasKey . "labelSelector")) . | toYaml | nindent 6 | trim }}
     {{- end }}
   {{- end }}
   {{- end }}

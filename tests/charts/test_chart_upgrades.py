@@ -1,0 +1,121 @@
+"""What the chart made once stays at an upgrade: Helm looks it up in an API server."""
+
+from __future__ import annotations
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import pytest
+
+from tests.charts.rig import NAMESPACE, Rendered, Values, needs_helm, objects_of, template
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = needs_helm
+
+
+class Handler(BaseHTTPRequestHandler):
+    """An API server of which Helm reads its version, its kinds and Secrets."""
+
+    secrets: ClassVar[dict[str, dict[str, Any]]] = {}
+
+    def do_GET(self) -> None:
+        path = self.path.partition("?")[0]
+        prefix = f"/api/v1/namespaces/{NAMESPACE}/secrets/"
+        if path.startswith(prefix):
+            found = self.secrets.get(path.removeprefix(prefix))
+        else:
+            found = _DISCOVERY.get(path)
+        body = json.dumps(found or {"kind": "Status", "code": 404, "reason": "NotFound"}).encode()
+        self.send_response(200 if found else 404)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None: ...
+
+
+_DISCOVERY = {
+    "/version": {"major": "1", "minor": "34", "gitVersion": "v1.34.0"},
+    "/api": {"kind": "APIVersions", "versions": ["v1"]},
+    "/apis": {"kind": "APIGroupList", "apiVersion": "v1", "groups": []},
+    "/api/v1": {
+        "kind": "APIResourceList",
+        "groupVersion": "v1",
+        "resources": [
+            {
+                "name": "secrets",
+                "singularName": "secret",
+                "namespaced": True,
+                "kind": "Secret",
+                "verbs": ["get", "list"],
+            }
+        ],
+    },
+}
+
+
+@pytest.fixture
+def api() -> Iterator[str]:
+    Handler.secrets = {}
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def installed(api: str, values: Values) -> Rendered:
+    done = template(values, "--dry-run=server", f"--kube-apiserver={api}")
+    assert done.returncode == 0, done.stderr
+    return Rendered(objects_of(done.stdout))
+
+
+def keep(objects: Rendered) -> None:
+    """Let the API server have the Secrets of a release."""
+    Handler.secrets |= {
+        each["metadata"]["name"]: {**each, "apiVersion": "v1"}
+        for each in objects
+        if each["kind"] == "Secret"
+    }
+
+
+@pytest.mark.parametrize("mode", ["DaemonSet", "StatefulSet"])
+def test_secrets_of_the_first_installation_stay(api: str, mode: str):
+    values = {"mode": mode, "tls": {"source": "generated"}}
+    first = installed(api, values)
+    assert installed(api, values) != first  # nothing is kept yet
+    keep(first)
+    second = installed(api, values)
+    assert first.kinds().count("Secret") == 2
+    assert second == first
+
+
+def test_only_the_own_key_of_a_kept_secret_is_rendered(api: str):
+    first = installed(api, {"auth": {"key": "a"}})
+    keep(first)
+    kept = Handler.secrets["sluice-cluster-secret"]
+    kept["data"]["other"] = "eA=="
+    second = installed(api, {"auth": {"key": "a"}})
+    assert second.one("Secret")["data"] == {"a": kept["data"]["a"]}
+    assert installed(api, {"auth": {"key": "b"}}).one("Secret")["data"]["b"] != kept["data"]["a"]
+
+
+def test_a_deleted_certificate_is_made_again(api: str):
+    values = {"mode": "StatefulSet"}
+    first = installed(api, values)
+    keep(first)
+    del Handler.secrets["sluice-tls"]
+    second = installed(api, values)
+    assert second.one("Secret", "sluice-cluster-secret") == first.one(
+        "Secret", "sluice-cluster-secret"
+    )
+    assert second.one("Secret", "sluice-tls") != first.one("Secret", "sluice-tls")
+    authority = second.one("ConfigMap", "sluice-ca")
+    assert authority != first.one("ConfigMap", "sluice-ca")
