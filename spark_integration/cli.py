@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from . import spark_home
+from . import kubernetes, spark_home
 from .conf import spark_conf as make_spark_conf
 from .conf import submit_conf
 from .driver import connect_server
@@ -37,6 +37,14 @@ _endpoints_option = click.option(
     help="Comma list of HOST:PORT, dns:NAME, unix:/PATH where TaskManagers listen.",
 )
 
+_OF_KUBERNETES: Final = (
+    "token_secret",
+    "ca_secret",
+    "tls_secret",
+    "pod_template",
+    "local_dir_size",
+)
+
 
 @click.command("spark-conf")
 @_endpoints_option
@@ -46,11 +54,29 @@ _endpoints_option = click.option(
 @click.option("--driver-class-path", metavar="PATH", help="As for spark-submit.")
 @click.option("--properties-file", metavar="FILE", help="As for spark-submit.")
 @click.option("--conf", "-c", metavar="KEY=VALUE", multiple=True, help="As for spark-submit.")
+@click.option(
+    "--kubernetes",
+    "mode",
+    type=click.Choice(kubernetes.MODES),
+    help="Executors are pods; the mode of the Helm chart.",
+)
+@click.option(
+    "--token-secret", metavar="NAME", help="Kubernetes: Secret of the driver with the key token."
+)
+@click.option("--ca-secret", metavar="NAME", help="Kubernetes: Secret with ca.crt, for TLS.")
+@click.option(
+    "--tls-secret", metavar="NAME", help="Kubernetes: Secret with ca.crt, tls.crt and tls.key."
+)
+@click.option("--pod-template", metavar="FILE", help="Kubernetes: pod template of executors.")
+@click.option(
+    "--local-dir-size", metavar="SIZE", help="Kubernetes: limit of the executors' local directory."
+)
 def spark_conf(
     endpoints: str | None,
     spark_version: str | None,
     jar: str | None,
     conf: tuple[str, ...],
+    mode: str | None,
     **own_options: str | None,
 ) -> None:
     """Print the spark-submit options that turn Sluice on.
@@ -61,15 +87,27 @@ def spark_conf(
     it prints them with Sluice's. If you pass --jars to spark-submit instead, Sluice works only if
     all hosts have the plugin's jar at the same path. If a value has a blank:
     eval "spark-submit $(sluice spark-conf ...) JOB.py"
+
+    With --kubernetes the jar is that of the image, local:///opt/sluice/sluice-spark.jar, unless
+    --jar names another. docs/guide/kubernetes.md has examples and pod templates.
     """
+    of_pods = {name: own_options.pop(name) for name in _OF_KUBERNETES}
+    if mode is None and any(of_pods.values()):
+        name = next(name for name, value in of_pods.items() if value)
+        raise click.UsageError(f"--{name.replace('_', '-')} needs --kubernetes")
     options = [(f"--{name.replace('_', '-')}", text) for name, text in own_options.items() if text]
     options += [("--conf", text) for text in conf]
     command = SubmitCommand(tuple(options), ())
     with _expected_failures():
+        pods: dict[str, str] = {}
+        if mode is not None:
+            endpoints = kubernetes.endpoint_list(mode, endpoints)
+            jar = jar or kubernetes.JAR
+            pods = kubernetes.pod_conf(kubernetes.PodOptions(mode, **of_pods))
         settings = make_spark_conf(endpoints, spark_version, jar)
         configuration = spark_home.conf_directory(os.environ)
         user = command.settings(configuration)
-        merged = submit_conf(settings, user, spark_version)
+        merged = submit_conf(settings, user, spark_version) | pods
     words = [*_conf_words(merged), *command.without(merged)]
     for name, value in zip(words[::2], words[1::2], strict=True):
         _echo_as_given(f"{name} {shlex.quote(value) if _READ_BY_SHELLS.search(value) else value}")

@@ -26,7 +26,7 @@ GENERATED: Values = {"mode": "StatefulSet", "tls": {"source": "generated"}}
 NAMES = {
     "auth": ("Secret", "sluice-cluster-secret"),
     "tls": ("Secret", "sluice-tls"),
-    "tls.authority": ("ConfigMap", "sluice-ca"),
+    "tls.authority": ("Secret", "sluice-ca"),
     "tls.certificate": ("Certificate", "sluice-tls"),
     "tls.clientCertificate": ("Certificate", "sluice-client-tls"),
     "networkPolicy": ("NetworkPolicy", "sluice"),

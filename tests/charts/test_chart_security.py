@@ -125,7 +125,7 @@ def test_the_chart_makes_a_certificate_with_the_names_of_the_pods():
     lifetime = certificate.not_valid_after_utc - certificate.not_valid_before_utc
     assert lifetime.days == 30
     # Applications get the authority, and no key.
-    assert objects.one("ConfigMap", "sluice-ca")["data"] == {"ca.crt": data["ca.crt"].decode()}
+    assert objects.one("Secret", "sluice-ca")["data"] == {"ca.crt": secret["data"]["ca.crt"]}
     assert "ca.key" not in data
 
 
