@@ -34,10 +34,12 @@ KINDS: Final = (
 
 _MONITORING: Final = "github.com/prometheus-operator/prometheus-operator@v0.85.0"
 _CERTIFICATES: Final = "github.com/cert-manager/cert-manager@v1.19.0"
+_SPARK: Final = "github.com/kubeflow/spark-operator/v2@v2.3.0"
 CUSTOM: Final = (
     (_MONITORING, "example/prometheus-operator-crd/monitoring.coreos.com_podmonitors.yaml"),
     (_MONITORING, "example/prometheus-operator-crd/monitoring.coreos.com_prometheusrules.yaml"),
     (_CERTIFICATES, "deploy/crds/cert-manager.io_certificates.yaml"),
+    (_SPARK, "config/crd/bases/sparkoperator.k8s.io_sparkapplications.yaml"),
 )
 """Go modules, and the resource definitions in them."""
 
