@@ -149,7 +149,7 @@ $(CHART_TOOLS) &: tools/charts/go.mod tools/charts/go.sum
 chart-tools: $(CHART_TOOLS) ## Helm and kubeconform, for the tests of the Helm chart, built with Go
 
 helm-chart: setup $(CHART_TOOLS) ## the Helm chart: lint, schemas of Kubernetes, every branch
-	$(BIN)/python -m pytest -n 2 tests/charts $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadgroup tests/charts $(PYTEST_ARGS)
 
 chart-schemas: setup ## JSON schemas of Kubernetes and of operators into tests/charts/schemas, from Go modules
 	$(BIN)/python -m tools.charts.schemas

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import tarfile
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -31,7 +31,17 @@ if TYPE_CHECKING:
 
 pytestmark = needs_helm
 
-each_branch = pytest.mark.parametrize("branch", BRANCHES.values(), ids=BRANCHES)
+
+def _parameters(prefix: str = "") -> list[Any]:
+    """Return the branches; one worker runs all tests of a branch, so it is rendered once."""
+    return [
+        pytest.param(branch, id=name, marks=pytest.mark.xdist_group(f"chart {name}"))
+        for name, branch in BRANCHES.items()
+        if name.startswith(prefix)
+    ]
+
+
+each_branch = pytest.mark.parametrize("branch", _parameters())
 CLUSTER_WIDE = ("ClusterRole", "ClusterRoleBinding")
 
 
@@ -149,11 +159,7 @@ def test_the_grace_period_covers_the_drain(branch: Branch, tmp_path: Path):
     assert objects.pod["terminationGracePeriodSeconds"] >= least + 10
 
 
-@pytest.mark.parametrize(
-    "branch",
-    [each for name, each in BRANCHES.items() if name.startswith("StatefulSet")],
-    ids=[name for name in BRANCHES if name.startswith("StatefulSet")],
-)
+@pytest.mark.parametrize("branch", _parameters("StatefulSet"))
 def test_a_statefulset_obeys_the_restricted_standard(branch: Branch):
     if branch.values.get("podSecurityContext", {}) is None:
         assert violations(rendered(branch).pod)  # what the user removed is missing

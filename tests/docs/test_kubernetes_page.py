@@ -144,9 +144,7 @@ def test_the_operator_of_kubeflow_accepts_its_application():
     ]
     assert conform(yaml.safe_dump(application)) == ""
     application["spec"]["executor"]["podSecurity"] = {}
-    assert "additional properties 'podSecurity' not allowed" in conform(
-        yaml.safe_dump(application)
-    )
+    assert "additional properties 'podSecurity' not allowed" in conform(yaml.safe_dump(application))
 
 
 def test_the_values_of_the_page_are_values_of_the_chart():
