@@ -28,6 +28,8 @@ COMMON: Final[dict[str, Values]] = {
     "large": {"memory": "64Gi", "processes": 4, "cpu": {"request": 4, "limit": "8"}},
     "smallest": {"memory": "512Mi", "storage": {"size": "1Gi"}},
     "memory in bytes": {"memory": 4294967296},
+    "memory tier": {"memoryTier": True},
+    "no memory tier": {"memoryTier": False},
     "zone": {"zone": "z1"},
     "zone of a label": {"zoneLabel": "topology.kubernetes.io/zone"},
     "settings": {

@@ -35,7 +35,7 @@ def limit_bytes(objects: Rendered) -> int:
     ("memory", "processes"), [*((size, 1) for size in SIZES), *((size, 4) for size in SIZES[3:])]
 )
 def test_all_parts_of_the_memory_fit(mode: str, memory: str, processes: int, tmp_path):
-    objects = render({"mode": mode, "memory": memory, "processes": processes})
+    objects = render({"mode": mode, "memory": memory, "processes": processes, "memoryTier": True})
     config = config_of(objects, tmp_path)
     limit, storage = limit_bytes(objects), config.storage
     segment = config.memory.segment_size_bytes + RECEIVE_TAIL_BYTES
@@ -73,6 +73,32 @@ def test_uploads_take_memory_of_the_tier(tmp_path):
     assert remote.storage.remote_upload_bytes == 64 * MIB
 
 
+@pytest.mark.parametrize(
+    ("mode", "tier", "has_tier"),
+    [
+        ("DaemonSet", "", True),
+        ("DaemonSet", False, False),
+        ("StatefulSet", "", False),
+        ("StatefulSet", True, True),
+        ("StatefulSet", "true", True),
+    ],
+)
+def test_the_memory_tier_is_where_it_outlives_a_pod(
+    mode: str, tier: object, has_tier: bool, tmp_path
+):
+    objects = render({"mode": mode, "memoryTier": tier})
+    storage = config_of(objects, tmp_path).storage
+    assert (storage.memory_tier_bytes > 0) is has_tier
+    assert (storage.memory_directory is not None) is has_tier
+    directory = "/dev/shm/sluice" if mode == "DaemonSet" else "/dev/shm"
+    assert (directory in objects.mounts()) is has_tier
+    kind = "hostPath" if mode == "DaemonSet" else "emptyDir"
+    assert not has_tier or kind in objects.mounts()[directory]
+    if mode == "DaemonSet":
+        assert storage.region_areas_bytes > 0  # with or without a tier
+        assert ("/dev/shm/sluice" in objects.pod["initContainers"][0]["args"]) is has_tier
+
+
 @each_mode
 def test_own_settings_win(mode: str, tmp_path):
     settings = {
@@ -83,7 +109,6 @@ def test_own_settings_win(mode: str, tmp_path):
     assert config.storage.memory_tier_bytes == 64 * MIB
     assert config.storage.journal_sync == "commit"
     assert config.memory.network_segments == 300
-    assert str(config.storage.memory_directory) == "/dev/shm/sluice"
 
 
 @each_mode
@@ -111,8 +136,9 @@ def test_the_settings_that_the_image_has_are_replaced():
         objects = render({"mode": mode})
         environment = objects.environment
         assert environment["SLUICE_DATA_DIRECTORIES"] == "/var/lib/sluice/0"
-        assert environment["SLUICE_MEMORY_DIRECTORY"] == "/dev/shm/sluice"
         is_local = mode == "DaemonSet"
+        directory = environment["SLUICE_MEMORY_DIRECTORY"]
+        assert directory == ("/dev/shm/sluice" if is_local else "none")
         socket = environment["SLUICE_SOCKET_PATH"]
         assert socket == ("/run/sluice/taskmanager.sock" if is_local else "none")
     own = {"storage": {"data_directories": ["/a", "/b"], "memory_directory": "none"}}
@@ -209,9 +235,12 @@ def drain_of(**values: object) -> tuple[list[str], int]:
 
 def test_a_statefulset_moves_its_data_before_it_stops():
     command, grace = drain_of(mode="StatefulSet")
-    # 100 GiB and a memory tier of 1340 MiB, at 100 MiB a second.
-    assert command == ["sluice", "drain", "--migrate", "--wait", "1038"]
-    assert grace == 1038 + 30 + 30
+    # 100 GiB, at 100 MiB a second.
+    assert command == ["sluice", "drain", "--migrate", "--wait", "1024"]
+    assert grace == 1024 + 30 + 30
+    # A memory tier of 1340 MiB more.
+    command, grace = drain_of(mode="StatefulSet", memoryTier=True)
+    assert (command[-1], grace) == ("1038", 1038 + 60)
 
 
 def test_a_daemonset_keeps_its_data_on_the_node():
@@ -229,10 +258,11 @@ def test_a_daemonset_keeps_its_data_on_the_node():
                 "storage": {"size": "10Gi"},
                 "drain": {"bytesPerSecond": "1Gi", "minimumSeconds": 7},
             },
-            12,
+            10,
         ),
-        ({"storage": {"size": "1Ti", "volumes": 2}, "drain": {"bytesPerSecond": "1Gi"}}, 2050),
-        ({"storage": {"size": "1Ti"}, "memory": "4Gi"}, 10515),
+        ({"storage": {"size": "1Ti", "volumes": 2}, "drain": {"bytesPerSecond": "1Gi"}}, 2048),
+        ({"storage": {"size": "1Ti"}}, 10486),
+        ({"storage": {"size": "1Ti"}, "memory": "4Gi", "memoryTier": True}, 10515),
     ],
 )
 def test_the_time_to_move_follows_from_the_bytes(values: Values, seconds: int):
@@ -284,8 +314,10 @@ def test_an_update_replaces_one_pod_after_the_other():
     spec = render({"mode": "StatefulSet"}).workload["spec"]
     assert spec["updateStrategy"] == {"type": "RollingUpdate"}
     assert spec["podManagementPolicy"] == "Parallel"
-    budget = render({}).one("PodDisruptionBudget")["spec"]
+    budget = render({"mode": "StatefulSet"}).one("PodDisruptionBudget")["spec"]
     assert budget["maxUnavailable"] == 1
+    # It needs a scale subresource, which a DaemonSet has not.
+    assert "PodDisruptionBudget" not in render({}).kinds()
 
 
 def test_volumes_of_a_statefulset_are_claims():

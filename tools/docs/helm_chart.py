@@ -64,6 +64,7 @@ RULES: Final[dict[str, dict[str, Any]]] = {
     "commonLabels": _MAP_OF_TEXTS,
     "commonAnnotations": _MAP_OF_TEXTS,
     "memory": _QUANTITY,
+    "memoryTier": _SWITCH,
     "cpu.request": _CPU,
     "cpu.limit": _CPU,
     "processes": {"type": "integer", "minimum": 1, "maximum": 256},

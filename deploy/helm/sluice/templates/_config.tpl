@@ -18,7 +18,7 @@
 {{- end }}
 {{- $storage := dict
   "data_directories" $directories
-  "memory_directory" "/dev/shm/sluice"
+  "memory_directory" (ternary "/dev/shm/sluice" "none" (eq (include "sluice.memoryTier" .) "true"))
   "memory_tier_bytes" (printf "%d MiB" (int $memory.tier))
   "region_areas_bytes" (printf "%d MiB" (int $memory.areas)) }}
 {{- if $daemonSet }}

@@ -1,3 +1,9 @@
+{{/* Whether map outputs are kept in memory first. */}}
+{{- define "sluice.memoryTier" -}}
+{{- $default := ternary "true" "false" (eq .Values.mode "DaemonSet") }}
+{{- if eq (default $default (toString .Values.memoryTier)) "true" }}true{{ end }}
+{{- end }}
+
 {{/*
 What follows from `memory`, in MiB, as JSON. README.md, "Memory", has the same arithmetic, and
 tests/charts compares both with docs/operate/sizing.md.
@@ -23,6 +29,11 @@ tests/charts compares both with docs/operate/sizing.md.
 {{- $shm := sub $total (add $process $control $segments $areas $cache $upload) }}
 {{- /* The tier, the sixteenth that it leaves free, and 16 MiB for its journal. */}}
 {{- $tier := div (mul (sub $shm 16) 16) 17 }}
+{{- if not (include "sluice.memoryTier" .) }}
+{{- $cache = add $cache $shm }}
+{{- $shm = 0 }}
+{{- $tier = 0 }}
+{{- end }}
 {{- $segmentBytes := 32768 }}
 {{- dict "total" $total "process" $process "control" $control "areas" $areas "cache" $cache "shm" $shm "tier" $tier "segmentsMiB" $segments "segments" (div (mul $segments 1048576) (mul $segmentBytes $processes)) | toJson }}
 {{- end }}

@@ -205,8 +205,10 @@ spec:
         - name: {{ .name }}
           mountPath: {{ .path }}
         {{- end }}
+        {{- if include "sluice.memoryTier" . }}
         - name: memory
           mountPath: {{ ternary "/dev/shm/sluice" "/dev/shm" $daemonSet }}
+        {{- end }}
         {{- if $daemonSet }}
         - name: run
           mountPath: /run/sluice
@@ -255,15 +257,18 @@ spec:
       hostPath:
         path: {{ .Values.hostPaths.run }}
         type: DirectoryOrCreate
+    {{- end }}
+    {{- if include "sluice.memoryTier" . }}
     - name: memory
+      {{- if $daemonSet }}
       hostPath:
         path: {{ .Values.hostPaths.memory }}
         type: DirectoryOrCreate
-    {{- else }}
-    - name: memory
+      {{- else }}
       emptyDir:
         medium: Memory
         sizeLimit: {{ printf "%dMi" (int $memory.shm) }}
+      {{- end }}
     {{- end }}
     - name: tmp
       emptyDir:
@@ -294,7 +299,9 @@ spec:
       done
     - prepare
     - /run/sluice
+    {{- if include "sluice.memoryTier" . }}
     - /dev/shm/sluice
+    {{- end }}
     {{- range include "sluice.dataVolumes" . | fromJsonArray }}
     - {{ .path }}
     {{- end }}
@@ -316,8 +323,10 @@ spec:
   volumeMounts:
     - name: run
       mountPath: /run/sluice
+    {{- if include "sluice.memoryTier" . }}
     - name: memory
       mountPath: /dev/shm/sluice
+    {{- end }}
     {{- range include "sluice.dataVolumes" . | fromJsonArray }}
     - name: {{ .name }}
       mountPath: {{ .path }}
