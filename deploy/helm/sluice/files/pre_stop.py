@@ -1,7 +1,7 @@
 """Runs before a TaskManager stops: if its node is cordoned, it moves all map outputs.
 
-Usage: pre_stop.py SECONDS_TO_MIGRATE SECONDS_TO_WAIT. The variables are those of the chart's pod. If
-the API server does not answer, the map outputs move: nobody knows whether the node stays.
+Usage: pre_stop.py SECONDS_TO_MIGRATE SECONDS_TO_WAIT. The variables are those of the chart's pod.
+If the API server does not answer, the map outputs move: nobody knows whether the node stays.
 """
 
 import json
