@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 
-from tests.charts.rig import NAMESPACE, Rendered, Values, needs_helm, objects_of, template
+from tests.charts.rig import (
+    CHART,
+    NAMESPACE,
+    RELEASE,
+    Rendered,
+    Values,
+    helm,
+    needs_helm,
+    objects_of,
+    template,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,8 +34,12 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         path = self.path.partition("?")[0]
-        prefix = f"/api/v1/namespaces/{NAMESPACE}/secrets/"
-        if path.startswith(prefix):
+        listed = f"/api/v1/namespaces/{NAMESPACE}/secrets"
+        prefix = f"{listed}/"
+        found: dict[str, Any] | None
+        if path == listed:  # of Helm's own releases
+            found = {"kind": "SecretList", "apiVersion": "v1", "metadata": {}, "items": []}
+        elif path.startswith(prefix):
             found = self.secrets.get(path.removeprefix(prefix))
         else:
             found = _DISCOVERY.get(path)
@@ -39,23 +53,40 @@ class Handler(BaseHTTPRequestHandler):
     def log_message(self, *_: object) -> None: ...
 
 
+def _resources(version: str, *kinds: str) -> dict[str, Any]:
+    """Return an answer about the kinds of a version of the API."""
+    return {
+        "kind": "APIResourceList",
+        "groupVersion": version,
+        "resources": [
+            {
+                "name": f"{kind.lower()}s",
+                "singularName": kind.lower(),
+                "namespaced": True,
+                "kind": kind,
+                "verbs": ["get", "list"],
+            }
+            for kind in kinds
+        ],
+    }
+
+
+def _group(name: str) -> dict[str, Any]:
+    version = {"groupVersion": f"{name}/v1", "version": "v1"}
+    return {"name": name, "versions": [version], "preferredVersion": version}
+
+
 _DISCOVERY: dict[str, dict[str, Any]] = {
     "/version": {"major": "1", "minor": "34", "gitVersion": "v1.34.0"},
     "/api": {"kind": "APIVersions", "versions": ["v1"]},
-    "/apis": {"kind": "APIGroupList", "apiVersion": "v1", "groups": []},
-    "/api/v1": {
-        "kind": "APIResourceList",
-        "groupVersion": "v1",
-        "resources": [
-            {
-                "name": "secrets",
-                "singularName": "secret",
-                "namespaced": True,
-                "kind": "Secret",
-                "verbs": ["get", "list"],
-            }
-        ],
+    "/apis": {
+        "kind": "APIGroupList",
+        "apiVersion": "v1",
+        "groups": [_group("apps"), _group("policy")],
     },
+    "/api/v1": _resources("v1", "ConfigMap", "Secret", "Service", "ServiceAccount"),
+    "/apis/apps/v1": _resources("apps/v1", "DaemonSet", "StatefulSet"),
+    "/apis/policy/v1": _resources("policy/v1", "PodDisruptionBudget"),
 }
 
 
@@ -118,3 +149,39 @@ def test_a_deleted_certificate_is_made_again(api: str):
     )
     assert second.one("Secret", "sluice-tls") != first.one("Secret", "sluice-tls")
     assert second.one("Secret", "sluice-ca") != first.one("Secret", "sluice-ca")
+
+
+def notes(api: str, values: Values) -> str:
+    """Return what Helm prints after an installation."""
+    command = ["install", RELEASE, str(CHART), f"--namespace={NAMESPACE}", "--dry-run=client"]
+    command += ["--disable-openapi-validation", f"--kube-apiserver={api}"]
+    done = helm(command, values)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.partition("NOTES:\n")[2]
+
+
+@pytest.mark.parametrize("mode", ["DaemonSet", "StatefulSet"])
+def test_the_notes_name_the_next_commands(api: str, mode: str):
+    text = notes(api, {"mode": mode})
+    assert f"rollout status {mode.lower()}/sluice" in text
+    assert f"exec {mode.lower()}/sluice --container taskmanager -- " in text
+    command = (
+        f"sluice spark-conf --kubernetes {mode.lower()} "
+        f"--endpoints dns:sluice.{NAMESPACE}.svc:7337 --token-secret sluice-token"
+    )
+    assert command in text
+    assert ("--ca-secret sluice-ca" in text) is (mode == "StatefulSet")
+    assert "WARNING" not in text
+    assert "\n\n\n" not in text
+
+
+@pytest.mark.parametrize(
+    ("values", "warning"),
+    [
+        ({"auth": {"allowAnonymous": True}}, "auth.allowAnonymous is set"),
+        ({"mode": "StatefulSet", "tls": {"source": "none"}}, "tls.source is none"),
+        ({"mode": "StatefulSet", "replicas": 1}, "replicas is 1"),
+    ],
+)
+def test_the_notes_warn(api: str, values: Values, warning: str):
+    assert f"WARNING: {warning}" in notes(api, values)
