@@ -124,7 +124,8 @@ def _tls_conf(options: PodOptions) -> dict[str, str]:
     if options.tls_secret is not None:
         conf["spark.sluice.ssl.certChain"] = f"{TLS_DIRECTORY}/tls.crt"
         conf["spark.sluice.ssl.privateKey"] = f"{TLS_DIRECTORY}/tls.key"
-    if options.mode == DAEMONSET:
-        # Certificates of the chart have no addresses of nodes.
+    if options.mode == DAEMONSET or options.tls_secret is None:
+        # Certificates have no addresses of nodes, and an authority that the chart makes signs one
+        # certificate only.
         conf["spark.sluice.ssl.checkHostName"] = "false"
     return conf

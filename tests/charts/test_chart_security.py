@@ -153,7 +153,8 @@ def test_cert_manager_gets_a_certificate_for_taskmanagers_and_one_for_clients():
 @pytest.mark.parametrize(
     ("values", "checks", "requires"),
     [
-        ({"mode": "StatefulSet"}, True, False),
+        ({"mode": "StatefulSet"}, False, False),
+        ({"mode": "StatefulSet", "tls": {"checkHostName": True}}, True, False),
         ({"mode": "DaemonSet", "tls": {"source": "generated"}}, False, False),
         ({"mode": "StatefulSet", "tls": ISSUER}, True, True),
         ({"mode": "DaemonSet", "tls": ISSUER}, False, True),

@@ -23,9 +23,12 @@
 {{- concat $names .Values.tls.extraNames | toJson }}
 {{- end }}
 
-{{/* Whether a client checks the host name. A certificate of the chart has no addresses of nodes. */}}
+{{/*
+Whether a client checks the host name. A certificate of the chart has no addresses of nodes, and an
+authority of the chart has signed no other certificate.
+*/}}
 {{- define "sluice.tls.checksHostName" -}}
-{{- $default := ternary "false" "true" (eq .Values.mode "DaemonSet") }}
+{{- $default := ternary "false" "true" (or (eq .Values.mode "DaemonSet") (eq (include "sluice.tls.source" .) "generated")) }}
 {{- eq (default $default (toString .Values.tls.checkHostName)) "true" }}
 {{- end }}
 
