@@ -53,8 +53,9 @@ def config_of(objects: Rendered, directory: Path) -> TaskManagerConfig:
     """Load the settings of a pod as its TaskManager does, with fields for an example."""
     file = directory / "taskmanager.toml"
     file.write_text(objects.toml, encoding="utf-8")
+    fields = ("SLUICE_ADVERTISED_HOST", "SLUICE_NODE")
     variables = {
-        name: "example" if name in ("SLUICE_ADVERTISED_HOST", "SLUICE_NODE") else value
+        name: "example" if name in fields else value.replace("$(POD_IP)", "10.0.0.1")
         for name, value in objects.environment.items()
     }
     return load(file, variables, {})

@@ -180,6 +180,16 @@ def test_a_statefulset_advertises_the_names_of_its_pods():
     assert names.index("POD_NAME") < names.index("SLUICE_ADVERTISED_HOST")
 
 
+def test_the_address_of_a_pod_is_one_of_its_taskmanager():
+    """Others dial it when they look up the name of the Service."""
+    environment = render({"mode": "StatefulSet", "processes": 2}).environment
+    assert environment["POD_IP"] == "status.podIP"
+    assert environment["SLUICE_ADDRESS_ALIASES"] == "$(POD_IP):7337,$(POD_IP):7339"
+    own = {"auth": {"address_aliases": ["[fd00::1]:7337"]}}
+    assert "POD_IP" not in render({"mode": "StatefulSet", "config": own}).environment
+    assert "POD_IP" not in render({}).environment  # it advertises the address
+
+
 @each_mode
 def test_an_own_advertised_host_wins(mode: str):
     own = {"transport": {"advertised_host": "proxy.example"}}

@@ -99,6 +99,15 @@ spec:
           value: $(POD_NAME).{{ include "sluice.serviceHost" . }}
         {{- end }}
         {{- end }}
+        {{- if not (or $daemonSet (hasKey $config.auth "address_aliases")) }}
+        # The name of the Service leads others to the address of the pod, too.
+        - name: POD_IP
+          valueFrom:
+            fieldRef:
+              fieldPath: status.podIP
+        - name: SLUICE_ADDRESS_ALIASES
+          value: {{ include "sluice.aliases" . }}
+        {{- end }}
         - name: SLUICE_NODE
           valueFrom:
             fieldRef:
@@ -277,6 +286,13 @@ spec:
     {{- with .Values.extraVolumes }}
     {{- toYaml . | nindent 4 }}
     {{- end }}
+{{- end }}
+
+{{/* The addresses of a pod, one for each data process. */}}
+{{- define "sluice.aliases" -}}
+{{- range $process, $port := include "sluice.dataPorts" . | fromJsonArray }}
+{{- if $process }},{{ end }}$(POD_IP):{{ $port }}
+{{- end }}
 {{- end }}
 
 {{/* Gives directories of the node to the user of the TaskManager, as fsGroup does for other volumes. */}}
