@@ -28,6 +28,14 @@ if TYPE_CHECKING:
 
 FORWARDED_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
+_OF_KUBERNETES: Final = (
+    "token_secret",
+    "ca_secret",
+    "tls_secret",
+    "pod_template",
+    "local_dir_size",
+)
+
 _READ_BY_SHELLS: Final = re.compile(r"[\s'\"\\&;|<>()$`]")
 """Characters that the shell interprets in eval, or at which $(...) splits words."""
 
@@ -35,14 +43,6 @@ _endpoints_option = click.option(
     "--endpoints",
     metavar="LIST",
     help="Comma list of HOST:PORT, dns:NAME, unix:/PATH where TaskManagers listen.",
-)
-
-_OF_KUBERNETES: Final = (
-    "token_secret",
-    "ca_secret",
-    "tls_secret",
-    "pod_template",
-    "local_dir_size",
 )
 
 
