@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from sluice.spark_integration import cli
+from sluice.cli.main import main
 from sluice.spark_integration.kubernetes import JAR, MODES, SOCKET
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -20,7 +20,7 @@ def no_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(*arguments: str) -> Result:
-    return CliRunner().invoke(cli.spark_conf, ["--spark-version", "4.3.0", *arguments])
+    return CliRunner().invoke(main, ["spark-conf", "--spark-version", "4.3.0", *arguments])
 
 
 def conf(mode: str, *arguments: str, endpoints: str = SERVICE) -> dict[str, str]:
