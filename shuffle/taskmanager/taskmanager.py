@@ -202,6 +202,8 @@ class TaskManager:
             stack.callback(self.event_loop_lag.stop)
             if http is not None:
                 self._http, self.http_port = http, await http.start()
+                environment.http_port = self.http_port
+                environment.reports.own_changed()
             self.event_loop_lag.start()
             self.state = "ready"
             self._stack = stack.pop_all()

@@ -128,6 +128,8 @@ class NetworkEnvironment:
         """Makes spans; None if traces are off."""
         self.peer_credit_waits = Histogram()
         """Waits for credit of the channels that other TaskManagers read."""
+        self.http_port = config.http.http_port
+        """The port of its HTTP server, once that listens."""
         self.handlers: dict[Connection, Handler] = {}
         """Accepted connections that are past the handshake."""
         self.embedded: set[EmbeddedClient] = set()
@@ -530,7 +532,7 @@ class NetworkEnvironment:
         return MemberReport(
             self.store.taskmanager_id,
             *self.address,
-            self.config.http.http_port,
+            self.http_port,
             *self.config.place,
             self.config.cluster.node,
             self.config.cluster.zone,

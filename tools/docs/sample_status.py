@@ -7,6 +7,7 @@ from sluice.shuffle.histogram import BOUNDS_SECONDS, Histogram
 from sluice.shuffle.histogram_status import HistogramStatus
 from sluice.shuffle.partition_status import PipelinedPartitionStatus
 from sluice.shuffle.taskmanager.bounds.accounts import ApplicationStatus, HoldingStatus
+from sluice.shuffle.taskmanager.cluster.members_status import MembersStatus, WatchedMemberStatus
 from sluice.shuffle.taskmanager.ingest.producing_status import ProducersStatus
 from sluice.shuffle.taskmanager.integrity.scrub_status import ScrubStatus
 from sluice.shuffle.taskmanager.replicas.copies_status import CopiesStatus
@@ -201,6 +202,27 @@ STATUS = TaskManagerStatus(
     region_areas=RegionAreasStatus(91, 92),
     remote=RemoteStatus(2001, 2002, 2003, 2004, 2005, 2006, 2007, 2008, 2009, 2010),
     copies=CopiesStatus(93, 94, 95, True, 96, 97, "b: STORAGE_FULL", 101, 102),
+    cluster=MembersStatus(
+        "node-1",
+        "zone-a",
+        (
+            WatchedMemberStatus(
+                "tm-2",
+                "10.0.0.2:7337",
+                "node-2:7337",
+                7338,
+                "node-2",
+                "zone-b",
+                "present",
+                True,
+                104,
+                105,
+            ),
+            WatchedMemberStatus(watched_at="10.0.0.3:7337", presence="away"),
+        ),
+        106,
+        107,
+    ),
     scrub=ScrubStatus(98, 99, 100.5),
     traces=TracesStatus(511, 512, 513),
     control_memory=ControlMemoryStatus(191, 192, 193),

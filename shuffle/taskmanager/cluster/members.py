@@ -24,7 +24,10 @@ from ...names import TaskManagerPlace
 logger = logging.getLogger(__name__)
 
 MAX_ADDRESSES: Final = 4096
-"""Maximum number of resolved and of reported addresses; others are ignored."""
+"""Maximum number of addresses of a name that are used."""
+
+MAX_REPORTED: Final = 1024
+"""Maximum number of TaskManagers that others report, and that no name or setting lists."""
 
 LOOKUP_SECONDS: Final = 5.0
 """Time in which a name service must answer."""
@@ -62,6 +65,7 @@ class Members:
         self._resolve: Final = resolve
         self._resolved: dict[DnsName, frozenset[Address]] = {}
         self._failing: set[DnsName] = set()
+        self._has_refused = False
         self._reported: dict[Address, TaskManagerPlace] = {}
         self._someone_is_gone = asyncio.Event()
         self._first: Final = asyncio.Event()
@@ -95,15 +99,21 @@ class Members:
 
     def report(self, place: TaskManagerPlace) -> None:
         """Add a TaskManager that another one reports."""
-        if not place.port or self._reported.get(place.address) == place:
+        if (
+            not place.port
+            or self._reported.get(place.address) == place
+            or place.address in self._listed
+        ):
             return
-        if len(self._reported) >= MAX_ADDRESSES:
-            logger.warning(
-                "TaskManager %s is ignored: other members have reported %d others",
-                place,
-                MAX_ADDRESSES,
-                extra={"peer": str(place)},
-            )
+        if len(self._reported) >= MAX_REPORTED and place.address not in self._reported:
+            if not self._has_refused:
+                logger.warning(
+                    "TaskManager %s is ignored: other members have reported %d others",
+                    place,
+                    MAX_REPORTED,
+                    extra={"peer": str(place)},
+                )
+            self._has_refused = True
             return
         self._reported[place.address] = place
         self._update()
@@ -111,6 +121,7 @@ class Members:
     def drop_report(self, address: Address) -> None:
         """Forget that a TaskManager was reported at an address. Idempotent."""
         if self._reported.pop(address, None) is not None:
+            self._has_refused &= bool(self._reported)
             self._update()
 
     def member_gone(self) -> None:
@@ -172,5 +183,5 @@ class Members:
             self._changed()
 
     def _combine(self) -> None:
-        listed = self.configured.union(*self._resolved.values())
-        self._addresses = dict(self._reported) | dict.fromkeys(listed)
+        self._listed = self.configured.union(*self._resolved.values())
+        self._addresses = dict(self._reported) | dict.fromkeys(self._listed)

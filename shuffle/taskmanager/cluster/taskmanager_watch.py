@@ -11,7 +11,6 @@
 import asyncio
 import enum
 import logging
-from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
 from ....protocol.errors import ErrorCode, SluiceError
@@ -22,12 +21,23 @@ from ....transport.loop import ON_TIME_SLICES, start_task
 from .watch_leg import WatchLeg
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from ...names import TaskManagerPlace
 
 logger = logging.getLogger(__name__)
 
 FIRST_PAUSE_SECONDS: Final = 0.1
 LONGEST_PAUSE_SECONDS: Final = 5.0
+LONGEST_UNPROVEN_PAUSE_SECONDS: Final = 60.0
+"""Longest pause while no TaskManager has ever answered at an address."""
+_REFUSALS: Final = frozenset(
+    {
+        ErrorCode.AUTHENTICATION_REQUIRED,
+        ErrorCode.AUTHENTICATION_FAILED,
+        ErrorCode.NOT_PERMITTED,
+    }
+)
 PINGS: Final = 3
 """Number of pings in the time after which a TaskManager counts as lost."""
 LONGEST_PING_SECONDS: Final = 10.0
@@ -49,7 +59,7 @@ class TaskManagerWatch:
         address: Its address.
         place: Its place; None: that of any TaskManager at the address. When that one is lost,
             another one that answers replaces it.
-        connect: Connects to an address.
+        connect: Connects to the address of a watch.
         lost_after_seconds: Time away after which it counts as lost.
         changed: Called with this watch and the previous state when the state changes.
     """
@@ -58,7 +68,7 @@ class TaskManagerWatch:
         self,
         address: Address,
         place: "TaskManagerPlace | None",
-        connect: Callable[[Address], Awaitable[WatchLeg]],
+        connect: "Callable[[TaskManagerWatch], Awaitable[WatchLeg]]",
         lost_after_seconds: float,
         changed: "Callable[[TaskManagerWatch, Presence], None]",
     ) -> None:
@@ -67,7 +77,10 @@ class TaskManagerWatch:
         """Its place: as it was given, or as any TaskManager reported it last."""
         self.is_any: Final = place is None
         """Whether any TaskManager may be at the address."""
+        self.is_proven = False
+        """Whether it has answered at the address. Until then its place may only be a claim."""
         self.presence = Presence.UNKNOWN
+        self._has_refused = False
         self._connect = connect
         self._lost_after_seconds = lost_after_seconds
         self._changed = changed
@@ -105,6 +118,7 @@ class TaskManagerWatch:
 
     async def _run(self) -> None:
         backoff = Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
+        unproven = Backoff(FIRST_PAUSE_SECONDS, LONGEST_UNPROVEN_PAUSE_SECONDS)
         ping_seconds = min(self._lost_after_seconds / PINGS, LONGEST_PING_SECONDS)
         while True:
             leg = await self._reach()
@@ -120,7 +134,8 @@ class TaskManagerWatch:
                 self._is(Presence.AWAY)
             self._tried.set()
             try:
-                async with asyncio.timeout(backoff.next_seconds()):
+                pauses = backoff if self.is_proven else unproven
+                async with asyncio.timeout(pauses.next_seconds()):
                     await self._try_now.wait()
             except TimeoutError:
                 pass
@@ -129,11 +144,18 @@ class TaskManagerWatch:
     async def _reach(self) -> WatchLeg | None:
         """Connect to it; return None if that fails."""
         try:
-            leg = await self._connect(self.address)
+            leg = await self._connect(self)
         except SluiceError as error:
+            # It is there, and somebody has to change a setting.
+            is_refusal = error.code in _REFUSALS and not self._has_refused
+            self._has_refused = error.code in _REFUSALS
+            level = logging.WARNING if is_refusal else logging.DEBUG
             extra = {"peer": str(self.address), **code_field(error)}
-            logger.debug("TaskManager at %s is not there: %s", self.address, error, extra=extra)
+            logger.log(
+                level, "no TaskManager is reached at %s: %s", self.address, error, extra=extra
+            )
             return None
+        self._has_refused = False
         try:
             self._check(leg)
         except SluiceError as error:
@@ -163,6 +185,7 @@ class TaskManagerWatch:
             self.presence = Presence.UNKNOWN  # of the new one
         if self.is_any:
             self.place = leg.place
+        self.is_proven = True
 
     def _is(self, presence: Presence) -> None:
         before, self.presence = self.presence, presence

@@ -1,17 +1,26 @@
 """The watches of one TaskManager on others: the members of the cluster, and holders of copies."""
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
+from ....protocol.schema import MEMBER_DRAINING
 from ....transport.address import Address
 from ....transport.loop import start_task
-from ...names import TaskManagerPlace
+from ...names import TaskManagerPlace, utf8_text
 from .known_taskmanagers import KnownTaskManagers
 from .member_reports import MemberReports
 from .members import Members
+from .members_status import MembersStatus, WatchedMemberStatus
 from .taskmanager_watch import Presence, TaskManagerWatch
 from .watch_leg import WatchLeg
+
+MAX_NEW_DIALS: Final = 64
+"""Maximum number of addresses dialed at a time at which no TaskManager has answered yet."""
+
+FIND_SECONDS: Final = 10.0
+"""Time for which copies wait until all members are dialed."""
 
 
 class Watches:
@@ -48,10 +57,15 @@ class Watches:
         self._asked: list[TaskManagerWatch] | None = None
         """Those that the copies wait for. One that joins later delays nothing if it hangs."""
         self._members: dict[Address, TaskManagerWatch] = {}
+        self._by_id: dict[str, dict[Address, TaskManagerWatch]] = {}
+        """The watches of members that have a place, by TaskManager."""
+        self._ids: dict[Address, str] = {}
         self._aliases: dict[Address, str] = {}
         """Addresses of members that are watched at another one, and of this TaskManager."""
         self._by_place: dict[TaskManagerPlace, TaskManagerWatch] = {}
         self._closing: set[asyncio.Task[None]] = set()
+        self._dials = 0
+        self._new_dials: Final = asyncio.Semaphore(MAX_NEW_DIALS)
 
     def __len__(self) -> int:
         return len(self._members) + len(self._by_place)
@@ -88,6 +102,8 @@ class Watches:
     async def find_members(self) -> None:
         """Wait until each member was reached, or could not be, for the first time or once more.
 
+        It ends after ``FIND_SECONDS`` too: a name may have hundreds of addresses without an answer.
+
         Cancellation: safe.
         """
         if self._sources is not None:
@@ -97,8 +113,11 @@ class Watches:
             for watch in self._asked:
                 if watch.presence is not Presence.UNKNOWN:
                     watch.try_now()
-        for watch in self._asked:
-            await watch.answer()
+        asked = self._asked
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(FIND_SECONDS):
+                for watch in asked:
+                    await watch.answer()
 
     def members_changed(self) -> None:
         """Watch the addresses that are new, and no longer those that nobody lists or uses."""
@@ -110,7 +129,8 @@ class Watches:
                 self._end_member(address)
         for address, place in wanted.items():
             if address not in self._members and address not in self._aliases:
-                self._members[address] = self._new(address, place, is_member=True)
+                watch = self._members[address] = self._new(address, place, is_member=True)
+                self._index(watch)
 
     def reported(self, place: TaskManagerPlace) -> None:
         """Watch a TaskManager that another one reports, unless it is present where it was."""
@@ -141,6 +161,21 @@ class Watches:
         if place not in self._by_place and self._member_at(place) is None:
             self._by_place[place] = self._new(place.address, place, is_member=False)
 
+    def status(self, node: str, zone: str) -> MembersStatus:
+        """Return the members and what they report.
+
+        Args:
+            node: The machine on which this TaskManager runs.
+            zone: The zone of its node.
+        """
+        return MembersStatus(
+            utf8_text(node),
+            utf8_text(zone),
+            tuple(self._status_of(each) for each in self._members.values()),
+            0 if self._sources is None else self._sources.failing,
+            self._dials,
+        )
+
     async def close(self) -> None:
         """End all watches. Idempotent."""
         if self._sources is not None:
@@ -154,19 +189,35 @@ class Watches:
 
     # ---- inside ----------------------------------------------------------------------------------
 
+    def _status_of(self, watch: TaskManagerWatch) -> WatchedMemberStatus:
+        if watch.place is None or not watch.is_proven:
+            return WatchedMemberStatus(watched_at=str(watch.address), presence=watch.presence.value)
+        taskmanager_id = watch.place.taskmanager_id
+        place = utf8_text(taskmanager_id), str(watch.address), str(watch.place.address)
+        report = self._reports.members.get(taskmanager_id)
+        if report is None:
+            return WatchedMemberStatus(*place, presence=watch.presence.value)
+        return WatchedMemberStatus(
+            *place,
+            report.http_port,
+            utf8_text(report.node),
+            utf8_text(report.zone),
+            watch.presence.value,
+            report.state == MEMBER_DRAINING,
+            report.free_bytes,
+            report.open_outputs,
+        )
+
     def _is_configured(self, address: Address) -> bool:
         return self._sources is not None and address in self._sources.configured
 
     def _member_at(self, place: TaskManagerPlace) -> TaskManagerWatch | None:
-        return next((each for each in self._members.values() if each.place == place), None)
+        watches = self._by_id.get(place.taskmanager_id, {}).values()
+        return next((each for each in watches if each.place == place), None)
 
     def _watch_of(self, taskmanager_id: str) -> TaskManagerWatch | None:
         """Return the watch of a member, preferably one that is present."""
-        watches = (
-            each
-            for each in self._members.values()
-            if each.place is not None and each.place.taskmanager_id == taskmanager_id
-        )
+        watches = self._by_id.get(taskmanager_id, {}).values()
         return min(watches, key=lambda each: each.presence is not Presence.PRESENT, default=None)
 
     def _new(
@@ -176,53 +227,57 @@ class Watches:
         return TaskManagerWatch(
             address,
             place,
-            lambda to: self._connect(to, is_member),
+            lambda watch: self._dial(watch, is_member),
             self._lost_after_seconds,
             self._told,
         )
 
+    async def _dial(self, watch: TaskManagerWatch, is_member: bool) -> WatchLeg:
+        # Those that have answered do not wait behind many that do not.
+        turn = contextlib.nullcontext() if watch.is_proven else self._new_dials
+        async with turn:
+            self._dials += 1
+            return await self._connect(watch.address, is_member)
+
     def _told(self, watch: TaskManagerWatch, before: Presence) -> None:
         is_member = self._members.get(watch.address) is watch
+        if is_member:
+            self._index(watch)
         if is_member and watch.place is not None and watch.presence is Presence.PRESENT:
-            if self._is_alias(watch, watch.place):
+            others = self._others_of(watch, watch.place.taskmanager_id)
+            if watch.place.taskmanager_id == self._known.own_id or any(
+                each.presence is Presence.PRESENT for each in others
+            ):
+                self._aliases[watch.address] = watch.place.taskmanager_id
+                self._end(self._pop_member(watch.address))
                 return
+            if others:
+                before = Presence.AWAY  # at another address; it may have lost map outputs there
+                self._replace(others)
             self._known.joined(watch.place)
         if watch.place is not None:
             self._changed(watch.place, watch.presence, before)
         if is_member and watch.presence in (Presence.AWAY, Presence.LOST):
             self._member_away(watch)
 
-    def _is_alias(self, watch: TaskManagerWatch, place: TaskManagerPlace) -> bool:
-        """End the watch of an address whose TaskManager is this one, or is watched elsewhere.
+    def _others_of(self, watch: TaskManagerWatch, taskmanager_id: str) -> list[TaskManagerWatch]:
+        return [each for each in self._by_id[taskmanager_id].values() if each is not watch]
 
-        The watches of addresses that the TaskManager has left are replaced: another one may be
-        there.
-        """
-        taskmanager_id = place.taskmanager_id
-        others = [
-            each
-            for each in self._members.values()
-            if each is not watch
-            and each.place is not None
-            and each.place.taskmanager_id == taskmanager_id
-        ]
-        if taskmanager_id == self._known.own_id or any(
-            each.presence is Presence.PRESENT for each in others
-        ):
-            self._aliases[watch.address] = taskmanager_id
-            self._end(self._members.pop(watch.address))
-            return True
+    def _replace(self, others: Iterable[TaskManagerWatch]) -> None:
+        """Watch the addresses that a member has left anew: another one may be there."""
         for other in others:
             self._end_member(other.address)
         self.members_changed()
-        return False
 
     def _member_away(self, watch: TaskManagerWatch) -> None:
         if self._sources is None:
             return
         self._sources.member_gone()
-        if watch.presence is Presence.LOST and not watch.is_any:
-            self._end_member(watch.address)  # any TaskManager may be there, if it is listed
+        if watch.presence is Presence.LOST:
+            if watch.is_any:  # any TaskManager may be there, as long as the address is listed
+                self._sources.drop_report(watch.address)
+            else:
+                self._end_member(watch.address)
         if watch.place is not None:
             left = [a for a, other in self._aliases.items() if other == watch.place.taskmanager_id]
             for address in left:  # it may be reached there
@@ -230,13 +285,32 @@ class Watches:
         self.members_changed()
 
     def _end_member(self, address: Address) -> None:
-        watch = self._members.pop(address)
+        watch = self._pop_member(address)
         if self._sources is not None:
             self._sources.drop_report(address)
         if watch.place is not None:
             self._known.left(watch.place)
             self._reports.forget(watch.place.taskmanager_id)
         self._end(watch)
+
+    def _index(self, watch: TaskManagerWatch) -> None:
+        """Find a watch by its TaskManager from now on."""
+        self._unindex(watch.address)
+        if watch.place is not None:
+            taskmanager_id = self._ids[watch.address] = watch.place.taskmanager_id
+            self._by_id.setdefault(taskmanager_id, {})[watch.address] = watch
+
+    def _unindex(self, address: Address) -> None:
+        taskmanager_id = self._ids.pop(address, None)
+        if taskmanager_id is not None:
+            watches = self._by_id[taskmanager_id]
+            del watches[address]
+            if not watches:
+                del self._by_id[taskmanager_id]
+
+    def _pop_member(self, address: Address) -> TaskManagerWatch:
+        self._unindex(address)
+        return self._members.pop(address)
 
     def _end(self, watch: TaskManagerWatch) -> None:
         closing = start_task(watch.close())

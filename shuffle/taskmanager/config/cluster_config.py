@@ -38,8 +38,9 @@ class ClusterConfig(Settings):
     taskmanagers: Annotated[tuple[str, ...], BeforeValidator(_split_names)] = ()
     """The other TaskManagers: `HOST:PORT`, or `dns:NAME` or `dns:NAME:PORT` for all addresses of a
     name. Members tell each other of further ones. Drivers learn of all members from any of them,
-    and map outputs are copied and moved to them. May include this TaskManager. As a flag or
-    variable: separated by commas."""
+    and map outputs are copied and moved to them. May include this TaskManager. With a cluster
+    secret each TaskManager must advertise the address that the name has (`advertised_host`), or
+    list it in `address_aliases`. As a flag or variable: separated by commas."""
 
     resolve_interval_seconds: Seconds = Field(30, gt=0)
     """Interval at which the names in `taskmanagers` are resolved. They are also resolved when a

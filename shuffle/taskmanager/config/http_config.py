@@ -62,8 +62,9 @@ class HttpConfig(Settings):
 
     cluster_urls: Annotated[tuple[str, ...], BeforeValidator(split_list)] = ()
     """HTTP ports (`http://HOST:PORT`) of the TaskManagers that the page `/cluster` shows. This
-    TaskManager sends them access tokens. Empty: the hosts of `taskmanagers`, with the `http_port`
-    of this TaskManager. As a flag or variable: separated by commas."""
+    TaskManager sends them access tokens. Empty: the members of the cluster, at the port that each
+    reports, and addresses of `taskmanagers` that have not answered, with the `http_port` of this
+    TaskManager. As a flag or variable: separated by commas."""
 
     @field_validator("cluster_urls")
     @classmethod

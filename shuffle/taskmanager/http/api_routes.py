@@ -128,7 +128,7 @@ ROUTES: Final = (
     Route(
         "GET",
         "/api/v1/cluster",
-        "Return this TaskManager and the other members of its configuration.",
+        "Return this TaskManager and the other members of its cluster.",
         (Reply(200, "A row for each member.", "ClusterStatus"),),
         SCOPE_STATUS,
     ),

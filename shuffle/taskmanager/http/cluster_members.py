@@ -1,9 +1,10 @@
 """The members of a cluster at one moment: this TaskManager asks the HTTP ports of the others.
 
-There is no coordinator: any TaskManager can serve the page of the cluster. It asks only members of
-its own configuration, because it proves itself to them with an access token; addresses that
-drivers or tenants name are never asked. At most ``ASKED_AT_ONCE`` are asked at a time, each with a
-deadline, and all requests in a short time share the answers.
+There is no coordinator: any TaskManager can serve the page of the cluster. It proves itself with an
+access token, so it asks only members of its own configuration, and those whose data port has proved
+that they belong to the cluster, at the address where it did; addresses that drivers or tenants name
+are never asked. At most ``ASKED_AT_ONCE`` are asked at a time, each with a deadline, and all
+requests in a short time share the answers.
 """
 
 import asyncio
@@ -18,10 +19,14 @@ import msgspec
 from ....protocol.access_token import SCOPE_STATUS, make_access_token
 from ....transport.address import Address, host_port
 from ....transport.errors import one_line
+from ....transport.member_address import parse_member
 from ..status.status import TrafficStatus, WarningStatus
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from ....protocol.identity import ClusterSecrets
+    from ..cluster.members_status import WatchedMemberStatus
     from ..config.taskmanager_config import TaskManagerConfig
     from ..metrics.published_snapshot import Pages, PublishedSnapshot
 
@@ -95,6 +100,13 @@ class MemberWait(msgspec.Struct, frozen=True, gc=False):
     remedy: str = ""
 
 
+class MemberLocation(msgspec.Struct, frozen=True, gc=False):
+    """Where a member runs; the fields of the same names of its status."""
+
+    node: str = ""
+    zone: str = ""
+
+
 class MemberStatus(msgspec.Struct, frozen=True):
     """The part of a status that the page of the cluster shows.
 
@@ -111,6 +123,7 @@ class MemberStatus(msgspec.Struct, frozen=True):
     storage: tuple[MemberTier, ...] = ()
     traffic: tuple[TrafficStatus, ...] = ()
     copies: MemberCopies = MemberCopies()
+    cluster: MemberLocation = MemberLocation()
     warnings: tuple[WarningStatus, ...] = ()
     waits: tuple[MemberWait, ...] = ()
     applications: tuple[msgspec.Raw, ...] = ()
@@ -122,7 +135,7 @@ class Member(msgspec.Struct, frozen=True):
     """One member: its status, or the reason why there is none."""
 
     url: str = ""
-    """Its HTTP port as configured; empty for the TaskManager that answers."""
+    """Its HTTP port as configured or reported; empty for the TaskManager that answers."""
     reason: str = ""
     """Why it has not answered; empty if it has."""
     taskmanager_id: str = ""
@@ -144,6 +157,10 @@ class Member(msgspec.Struct, frozen=True):
     applications: int = 0
     gates: int = 0
     connections: int = 0
+    node: str = ""
+    """The machine on which it runs."""
+    zone: str = ""
+    """The zone of its node; empty if it is not known."""
 
 
 class ClusterStatus(msgspec.Struct, frozen=True):
@@ -151,7 +168,7 @@ class ClusterStatus(msgspec.Struct, frozen=True):
 
     members: tuple[Member, ...] = ()
     not_asked: int = 0
-    """Configured members beyond the limit."""
+    """Members beyond the limit."""
 
 
 _DECODER: Final = msgspec.json.Decoder(MemberStatus)
@@ -161,8 +178,10 @@ class ClusterMembers:
     """Asks the other members for their status.
 
     Args:
-        urls: Their HTTP ports.
+        urls: Their HTTP ports, whatever members are watched.
         secrets: The cluster secrets, which make access tokens; None: there are none.
+        derived: HTTP ports of configured data ports, as long as those have not reported others;
+            None: no member is asked but those of ``urls``.
         answer_seconds: Time in which a member must have answered.
         shared_seconds: Time for which answers are shared.
     """
@@ -171,11 +190,13 @@ class ClusterMembers:
         self,
         urls: tuple[str, ...],
         secrets: "ClusterSecrets | None" = None,
+        derived: "Mapping[str, str] | None" = None,
         *,
         answer_seconds: float = ANSWER_SECONDS,
         shared_seconds: float = SHARED_SECONDS,
     ) -> None:
-        self.urls = urls
+        self._urls = urls
+        self._derived = derived
         self._secrets = secrets
         self._answer_seconds = answer_seconds
         self._shared_seconds = shared_seconds
@@ -189,10 +210,26 @@ class ClusterMembers:
         transport = config.transport
         port = transport.advertised_port or transport.data_port
         own = str(Address(transport.reachable_host(), port))
+        if config.http.cluster_urls:
+            return cls(tuple(dict.fromkeys(config.http.cluster_urls)), secrets)
         # This one is the first member whether or not its address leads to its own HTTP port.
         others = tuple(each for each in config.cluster.taskmanagers if each != own)
-        urls = config.http.cluster_urls or _derived(others, config.http.http_port)
-        return cls(tuple(dict.fromkeys(urls)), secrets)
+        return cls((), secrets, _derived(others, config.http.http_port))
+
+    def urls(self, watched: "Sequence[WatchedMemberStatus]" = ()) -> tuple[str, ...]:
+        """Return the HTTP ports that are asked.
+
+        Args:
+            watched: The members that this TaskManager watches.
+        """
+        if self._derived is None:
+            return self._urls
+        reported = {
+            each.watched_at: _http_url(Address.parse(each.watched_at).host, each.http_port)
+            for each in watched
+            if each.taskmanager_id and each.http_port
+        }
+        return tuple(dict.fromkeys((*self._urls, *({**self._derived, **reported}).values())))
 
     async def encoded(self, snapshot: "PublishedSnapshot", pages: "Pages") -> bytes:
         """Return the JSON of :class:`ClusterStatus`.
@@ -208,16 +245,18 @@ class ClusterMembers:
         """
         async with self._lock:
             if time.monotonic() - self._answered_at >= self._shared_seconds:
-                page = await pages.status(await snapshot.latest())
+                latest = await snapshot.latest()
+                page = await pages.status(latest)
                 own = _member("", page.body)
-                others = await self._ask_all(own.taskmanager_id)
-                not_asked = max(0, len(self.urls) - MAX_MEMBERS)
+                urls = self.urls(latest.status.cluster.members)
+                others = await self._ask_all(urls[:MAX_MEMBERS], own.taskmanager_id)
+                not_asked = max(0, len(urls) - MAX_MEMBERS)
                 self._answer = msgspec.json.encode(ClusterStatus((own, *others), not_asked))
                 self._answered_at = time.monotonic()
             return self._answer
 
-    async def _ask_all(self, own_id: str) -> list[Member]:
-        if not self.urls:
+    async def _ask_all(self, urls: "Sequence[str]", own_id: str) -> list[Member]:
+        if not urls:
             return []
         token = self.token()
         headers = {"Authorization": f"Bearer {token}"} if token else {}
@@ -231,7 +270,7 @@ class ClusterMembers:
             )
             turns = asyncio.Semaphore(ASKED_AT_ONCE)
             ends_at = time.monotonic() + ALL_SECONDS
-            asked = (self._ask(session, turns, ends_at, url) for url in self.urls[:MAX_MEMBERS])
+            asked = (self._ask(session, turns, ends_at, url) for url in urls)
             answers = await asyncio.gather(*asked)
         known = {own_id}
         found = []
@@ -270,12 +309,20 @@ class ClusterMembers:
         return make_access_token(self._secrets.proven, SCOPE_STATUS, expires_at).to_text()
 
 
-def _derived(taskmanagers: tuple[str, ...], http_port: int) -> tuple[str, ...]:
-    """Return the URLs of members whose HTTP port is the same as here."""
-    if not http_port:  # each has a free one, which nobody knows
-        return ()
-    hosts = (Address.parse(each).host for each in taskmanagers)
-    return tuple(f"http://{host_port(host, http_port)}" for host in hosts)
+def _derived(taskmanagers: tuple[str, ...], http_port: int) -> dict[str, str]:
+    """Return the URLs of members whose HTTP port is the same as here, by address."""
+    if not http_port:  # each has a free one, which it reports
+        return {}
+    addresses = map(parse_member, taskmanagers)
+    return {
+        str(each): _http_url(each.host, http_port)
+        for each in addresses
+        if isinstance(each, Address)
+    }
+
+
+def _http_url(host: str, port: int) -> str:
+    return f"http://{host_port(host, port)}"
 
 
 async def _read(answer: aiohttp.ClientResponse) -> bytes:
@@ -342,4 +389,6 @@ def _member(url: str, body: bytes) -> Member:
         len(status.applications),
         len(status.gates),
         len(status.connections),
+        status.cluster.node,
+        status.cluster.zone,
     )

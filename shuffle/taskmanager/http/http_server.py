@@ -11,7 +11,7 @@
 ``/api/v1/status``        the whole status as JSON, with names: needs an access token where there
                           are any
 ``/api/v1/events``        the same as server-sent events, about one a second
-``/api/v1/cluster``       this TaskManager and the other members of its configuration, as
+``/api/v1/cluster``       this TaskManager and the other members of its cluster, as
                           JSON: needs the same
 ``/api/v1/drain``         POST: drain; answers when nothing is written or read, or after
                           ``wait_seconds``; with ``migrate=true`` all map outputs move elsewhere;

@@ -18,6 +18,7 @@ from ..bounds.owner_slots import OwnerSlots
 from ..cluster.known_taskmanagers import KnownTaskManagers
 from ..cluster.member_reports import MemberReports
 from ..cluster.members import Members
+from ..cluster.members_status import MembersStatus
 from ..cluster.peer_connector import PeerConnector
 from ..cluster.placement import Placement
 from ..cluster.taskmanager_watch import Presence
@@ -91,7 +92,7 @@ class Copies:
             placement=Placement(
                 known,
                 reports,
-                lambda: (config.cluster.node or connector.own_host(), config.cluster.zone),
+                self._location,
             ),
             connections=CopierConnections(
                 lambda address, application_id: connector.copier(
@@ -157,6 +158,14 @@ class Copies:
             len(self.services.holdings.short_of_remote),
             self.services.watches.unreachable,
         )
+
+    def members_status(self) -> MembersStatus:
+        """Return the status of the members of the cluster."""
+        return self.services.watches.status(*self._location())
+
+    def _location(self) -> tuple[str, str]:
+        """Return node and zone of this TaskManager."""
+        return self._cluster.node or self._connector.own_host(), self._cluster.zone
 
     def _changed(self, place: TaskManagerPlace, now: Presence, before: Presence) -> None:
         self.replication.changed(place, now, before)

@@ -245,7 +245,9 @@ class Migration:
         """
         if now in (Presence.AWAY, Presence.LOST):
             self._take_back_from(place, f"{place}, which took it, does not answer")
-        if now is not Presence.AWAY and place in self.awaited():
+        # It may be back at another address.
+        ids = {each.taskmanager_id for each in self.awaited()}
+        if now is not Presence.AWAY and place.taskmanager_id in ids:
             self._has_news = True
             self._follow()
 

@@ -134,6 +134,7 @@ def take_snapshot(environment: NetworkEnvironment, vitals: Vitals) -> TaskManage
         region_areas=environment.region_areas.status(),
         remote=environment.store.remote_status(),
         copies=environment.copies.status(),
+        cluster=environment.copies.members_status(),
         scrub=environment.scrub.status(),
         traces=TracesStatus() if tracing is None else tracing.status(),
         control_memory=_control_memory(environment),

@@ -18,6 +18,7 @@ from ...metric import Combined, Metric, gauge, total
 from ...partition_status import QUEUED, PipelinedPartitionStatus
 from ...wait_status import WaitStatus
 from ..bounds.accounts import ApplicationStatus
+from ..cluster.members_status import MembersStatus
 from ..ingest.producing_status import ProducersStatus
 from ..integrity.scrub_status import ScrubStatus
 from ..replicas.copies_status import CopiesStatus
@@ -200,6 +201,7 @@ class TaskManagerStatus(msgspec.Struct, frozen=True):
     region_areas: RegionAreasStatus = RegionAreasStatus()
     remote: RemoteStatus = RemoteStatus()
     copies: CopiesStatus = CopiesStatus()
+    cluster: MembersStatus = MembersStatus()
     scrub: ScrubStatus = ScrubStatus()
     traces: TracesStatus = TracesStatus()
     control_memory: ControlMemoryStatus = ControlMemoryStatus()

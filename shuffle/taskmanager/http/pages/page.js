@@ -1407,6 +1407,7 @@
         { ...longColumn("Member", "The id of the TaskManager, or its URL while it does not answer; a link to its own page", (row) => row.taskmanager_id || row.url), link: (row) => (row.url ? `${row.url}/` : "") },
         { head: "State", meaning: "Its state, or why it has not answered", kind: "words", text: (row) => row.reason || row.state },
         number("Up", "Time since it started", (row) => row.uptime_seconds, seconds),
+        { head: "Node", meaning: "The machine on which it runs, and its zone if that is known", text: unless((row) => [row.node, row.zone].filter(Boolean).join(", ")) },
         { ...tierColumn("Memory", "memory") },
         { ...tierColumn("Disk", "disk") },
         { head: "Segments", meaning: "Share of its network memory that is lent or in flight", kind: "num", unit: "of the segments", value: poolShare, text: unless((row) => percent(poolShare(row))), bar: (row) => (row.reason ? null : [poolShare(row)]) },
@@ -1436,7 +1437,7 @@
         ["Stored on disk", bytes(sum(answering, (row) => tierSum(row, "disk", "used_bytes"))), "Bytes on the disks of all members"],
         ["Gates", count(sum(answering, (row) => row.gates)), "Open input gates of all members"],
         ["Missing copies", count(sum(answering, (row) => row.copies.short)), "Map outputs that lack copies"],
-        ["Not asked", count(cluster.not_asked), "Configured members beyond the limit of this page"],
+        ["Not asked", count(cluster.not_asked), "Members beyond the limit of this page"],
       ]);
       members.update(rows);
       const named = (row, each) => ({ ...each, text: `${row.taskmanager_id}: ${each.text}` });

@@ -165,6 +165,7 @@ async def test_reported_members_are_any_taskmanager_only_if_they_are_listed_too(
 
 async def test_reports_and_answers_are_bounded(monkeypatch, caplog: pytest.LogCaptureFixture):
     monkeypatch.setattr(members_module, "MAX_ADDRESSES", 3)
+    monkeypatch.setattr(members_module, "MAX_REPORTED", 3)
     rig = Rig(*"abcde")
     rig.members.start()
     await rig.members.first_answer()

@@ -47,7 +47,7 @@ class Rig:
             self.changed,
         )
 
-    async def connect(self, address: Address) -> FakeLeg:
+    async def connect(self, watch: TaskManagerWatch) -> FakeLeg:
         if not self.is_there:
             raise ConnectFailed("nobody is there")
         self.legs.append(FakeLeg(self.place))

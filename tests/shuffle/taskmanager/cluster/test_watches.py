@@ -10,9 +10,10 @@ import pytest
 from sluice.protocol.errors import ErrorCode, SluiceError
 from sluice.shuffle.names import TaskManagerPlace
 from sluice.shuffle.taskmanager.bounds.accounts import Accounts
-from sluice.shuffle.taskmanager.cluster import taskmanager_watch
+from sluice.shuffle.taskmanager.cluster import taskmanager_watch, watches
 from sluice.shuffle.taskmanager.cluster.known_taskmanagers import KnownTaskManagers
 from sluice.shuffle.taskmanager.cluster.members import Members
+from sluice.shuffle.taskmanager.cluster.members_status import WatchedMemberStatus
 from sluice.shuffle.taskmanager.cluster.taskmanager_watch import Presence
 from sluice.shuffle.taskmanager.cluster.watches import Watches
 from sluice.transport.address import Address
@@ -46,6 +47,7 @@ class Rig:
         self.legs: dict[Address, FakeLeg] = {}
         self.dials: list[Address] = []
         self.changes: list[tuple[str, Presence]] = []
+        self.before = Presence.UNKNOWN
         self.known = KnownTaskManagers("own", Accounts())
         self.reports = reports_of()
         self.watches = Watches(
@@ -76,6 +78,7 @@ class Rig:
 
     def changed(self, place: TaskManagerPlace, now: Presence, before: Presence) -> None:
         self.changes.append((place.taskmanager_id, now))
+        self.before = before
 
     def lists(self, *addresses: Address) -> None:
         """Let the name have these addresses from now on."""
@@ -140,6 +143,7 @@ async def test_a_member_that_returns_at_another_address_is_the_same():
     await eventually(lambda: rig.presences() == {B: "present"})
     assert rig.known.place_for("app", "tm-1") == TaskManagerPlace("tm-1", *B)
     assert ("tm-1", Presence.LOST) not in rig.changes
+    assert rig.before is Presence.AWAY, "it may have lost map outputs, so it is asked for them"
     # Another one may be where it was, without a wait until the first one is lost.
     rig.start("tm-2", A)
     rig.lists(A, B)
@@ -220,6 +224,68 @@ async def test_reports_of_a_member_that_left_are_forgotten():
     await eventually(lambda: not rig.presences())
     assert rig.reports.location_of(NAMED) == (NAMED.host, "")
     assert rig.members.addresses == {}
+    await rig.watches.close()
+
+
+async def test_a_member_that_was_reported_and_listed_is_forgotten_when_it_left():
+    rig = Rig(lost_after_seconds=0.05)
+    rig.watches.watch_members(rig.members)
+    rig.start("tm-2", B)
+    rig.watches.reported(NAMED)
+    rig.lists(B)
+    rig.watches.reported(NAMED)
+    await eventually(lambda: rig.presences() == {B: "present"})
+    rig.stop(B)
+    await eventually(lambda: rig.presences() == {B: "lost"} or not rig.presences())
+    rig.lists()
+    await eventually(lambda: not rig.presences())
+    assert rig.members.addresses == {}
+    await rig.watches.close()
+
+
+async def test_a_listed_member_that_was_reported_too_is_forgotten_when_it_left():
+    rig = Rig(lost_after_seconds=0.05)
+    rig.watches.watch_members(rig.members)
+    rig.start("tm-2", B)
+    rig.lists(B)
+    await eventually(lambda: rig.presences() == {B: "present"})
+    rig.members._listed = frozenset()  # the report came first, and then the name had the address
+    rig.members.report(NAMED)
+    rig.lists(B)
+    rig.stop(B)
+    await eventually(lambda: rig.presences() == {B: "lost"})
+    rig.lists()
+    await eventually(lambda: not rig.presences())
+    await rig.watches.close()
+
+
+async def test_a_claim_is_not_shown_as_a_member():
+    rig = Rig()
+    rig.watches.watch_members(rig.members)
+    rig.start("foreign", B)
+    rig.watches.reported(NAMED)
+    await eventually(lambda: rig.presences() == {B: "away"})
+    (member,) = rig.watches.status("node", "zone").members
+    assert (member.taskmanager_id, member.address, member.http_port) == ("", "", 0)
+    rig.stop(B)
+    rig.start("tm-2", B)
+    await eventually(lambda: rig.presences() == {B: "present"})
+    rig.reports.received(member_report(NAMED, "node-2", "zone-2"), NAMED)
+    status = rig.watches.status("node", "zone")
+    (member,) = status.members
+    assert member == WatchedMemberStatus(
+        "tm-2", str(B), str(B), 7338, "node-2", "zone-2", "present", False, 1 << 30
+    )
+    assert status.dials == len(rig.dials)
+    await rig.watches.close()
+
+
+async def test_copies_do_not_wait_for_a_member_that_hangs(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(watches, "FIND_SECONDS", 0.01)
+    rig = Rig(SILENT.address)
+    rig.watches.watch_members(rig.members)
+    await rig.watches.find_members()
+    assert rig.presences() == {SILENT.address: "unknown"}
     await rig.watches.close()
 
 

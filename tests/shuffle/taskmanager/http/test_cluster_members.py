@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from typing import Any
 
 import aiohttp
 import pytest
@@ -11,6 +12,7 @@ from aiohttp import web
 from msgspec import structs
 
 from sluice.protocol.identity import ClusterSecrets
+from sluice.shuffle.taskmanager.cluster.members_status import WatchedMemberStatus
 from sluice.shuffle.taskmanager.config.http_config import HttpConfig
 from sluice.shuffle.taskmanager.config.taskmanager_config import TaskManagerConfig
 from sluice.shuffle.taskmanager.http import cluster_members
@@ -18,6 +20,7 @@ from sluice.shuffle.taskmanager.http.cluster_members import ClusterMembers
 from sluice.shuffle.taskmanager.http.http_access import HttpAccess
 from sluice.shuffle.taskmanager.http.http_served import Operations
 from sluice.shuffle.taskmanager.http.http_server import HttpServer
+from sluice.transport.address import Address
 from tests.protocol.identity_vectors import OTHER_SECRET, SECRET
 from tests.support.fakes import no_drain
 from tests.support.free_ports import free_ports
@@ -238,6 +241,7 @@ async def test_members_in_a_queue_behind_silent_ones_are_not_asked(monkeypatch):
             ("http://a:7338", "http://b:7338", "http://[::1]:7338"),
         ),
         ({"cluster": {"taskmanagers": ("a:7337",)}, "http": {"http_port": 0}}, ()),
+        ({"cluster": {"taskmanagers": ("dns:tm.example", "a:7337")}}, ("http://a:7338",)),
         (
             {
                 "cluster": {"taskmanagers": ("a:7337", "b:7337", "a:7340")},
@@ -261,5 +265,36 @@ async def test_members_in_a_queue_behind_silent_ones_are_not_asked(monkeypatch):
         ),
     ],
 )
-def test_only_the_configuration_names_members(settings, urls):
-    assert ClusterMembers.of(TaskManagerConfig(**settings), None).urls == urls
+def test_a_configuration_names_members(settings, urls):
+    assert ClusterMembers.of(TaskManagerConfig(**settings), None).urls() == urls
+
+
+WATCHED = (
+    WatchedMemberStatus("tm-1", "10.0.0.1:7337", "advertised:7337", 8001),
+    WatchedMemberStatus("tm-2", "a:7337", "a:7337", 8002, presence="away"),
+    WatchedMemberStatus("tm-3", "10.0.0.3:7337", "tm-3:7337", 0),
+    WatchedMemberStatus(watched_at="10.0.0.4:7337", http_port=8004),
+)
+
+
+def test_members_are_asked_where_they_have_proved_themselves():
+    settings: dict[str, Any] = {"cluster": {"taskmanagers": ("dns:tm.example", "a:7337", "b:7337")}}
+    members = ClusterMembers.of(TaskManagerConfig(**settings), None)
+    assert members.urls(WATCHED) == ("http://a:8002", "http://b:7338", "http://10.0.0.1:8001")
+    settings |= {"http": {"cluster_urls": ("https://p",)}}
+    assert ClusterMembers.of(TaskManagerConfig(**settings), None).urls(WATCHED) == ("https://p",)
+
+
+async def test_a_member_that_others_report_is_a_row_with_its_node_and_zone():
+    location = structs.replace(STATUS.cluster, node="node-2", zone="zone-2", members=())
+    async with port_of(structs.replace(named("tm-2"), cluster=location)) as second:
+        address = Address.parse(second.removeprefix("http://"))
+        watched = WatchedMemberStatus("tm-2", f"{address.host}:7337", "", address.port)
+        own = structs.replace(STATUS.cluster, members=(watched,))
+        async with port_of(structs.replace(named("tm-1"), cluster=own), derived={}) as first:
+            members = await members_at(first)
+    assert [each["taskmanager_id"] for each in members] == ["tm-1", "tm-2"]
+    assert [(each["node"], each["zone"]) for each in members] == [
+        ("node-1", "zone-a"),
+        ("node-2", "zone-2"),
+    ]

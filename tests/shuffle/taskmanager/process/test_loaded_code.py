@@ -19,7 +19,7 @@ print(*(module.__file__ for name, module in sys.modules.items() if name.split(".
     ("statement", "most_modules", "most_lines"),
     [
         ("from sluice import ShuffleClient", 78, 15_010),
-        ("import sluice.shuffle.taskmanager.process.service", 260, 47_200),
+        ("import sluice.shuffle.taskmanager.process.service", 261, 47_400),
     ],
 )
 def test_a_process_loads_little_code(statement, most_modules, most_lines):

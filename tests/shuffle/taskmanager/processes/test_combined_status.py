@@ -152,7 +152,8 @@ def test_only_totals_remain_of_a_process_that_has_ended(status):
         "traces",
     )
     scrub = structs.replace(both.scrub, pass_age_seconds=STATUS.scrub.pass_age_seconds)
-    totals = {name: getattr(both, name) for name in names} | {"scrub": scrub}
+    cluster = structs.replace(STATUS.cluster, dials=both.cluster.dials)
+    totals = {name: getattr(both, name) for name in names} | {"scrub": scrub, "cluster": cluster}
     assert combine([STATUS], [left]) == structs.replace(STATUS, **totals)
 
 
@@ -174,6 +175,8 @@ def test_amounts_are_added_and_properties_are_not():
         "sluice_channel_queued_buffers_avg",
         "sluice_channel_queued_buffers_max",
         "sluice_channel_queued_buffers_min",
+        "sluice_cluster_members",
+        "sluice_cluster_names_failing",
         "sluice_event_loop_lag_last_seconds",
         "sluice_event_loop_lag_max_seconds",
         "sluice_migrating",
