@@ -19,7 +19,8 @@ from ..shuffle.taskmanager.config.taskmanager_config import (
 )
 from ..shuffle.taskmanager.processes import shares
 from ..transport.address import Address
-from . import doctor_endpoints, doctor_host
+from ..transport.member_address import DNS
+from . import doctor_endpoints, doctor_host, doctor_members
 from .deadline_calls import call_all
 from .endpoints import fetch_statuses
 from .http_client import Given, first_secret_file, http_url, proof_options
@@ -67,7 +68,7 @@ def doctor(
     Checked are Java and Spark, the configuration, ports, directories and /dev/shm, limits,
     certificates and secrets. The HTTP ports at URL... are asked whether they are ready, and their
     clocks are compared with that of this host. Data ports are those of --endpoints and of the
-    setting taskmanagers; SLUICE_CREDENTIAL_FILE names the token to use.
+    setting taskmanagers, whose names are resolved; SLUICE_CREDENTIAL_FILE names the token to use.
 
     Exit code 1 if there is a problem. Nothing is changed.
     """
@@ -105,8 +106,9 @@ def examine(
             partial(doctor_host.limits, config),
             partial(doctor_host.certificates, config, now),
             partial(doctor_host.secrets, config, given.secret_file or first_secret_file()),
+            partial(doctor_members.named_members, config),
         ]
-        typed += config.cluster.taskmanagers
+        typed += [each for each in config.cluster.taskmanagers if not each.startswith(DNS)]
     addresses = [each for each in dict.fromkeys(typed) if doctor_host.as_address(each)]
     uses_tls = config is not None and config.transport.tls_enabled
     groups += [
