@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import re
 import shutil
+import signal
 import socket
 import socketserver
 import struct
@@ -13,7 +15,10 @@ import threading
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
+from tests.support.processes import ManagedProcess
+
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
     from types import TracebackType
     from typing import Self
@@ -36,12 +41,16 @@ class NameServer:
     Attributes:
         records: The addresses of each name, IPv4 and IPv6; a test replaces them.
         fails: Whether all questions are answered with a failure.
+        is_silent: Whether no question is answered.
+        tcp_questions: How many questions came over TCP, after a truncated answer.
         questions: How many questions for each name came.
     """
 
     def __init__(self) -> None:
         self.records: dict[str, list[str]] = {}
         self.fails = False
+        self.is_silent = False
+        self.tcp_questions = 0
         self.questions: dict[str, int] = {}
         # Other runs of the tests may be using their own.
         number = os.getpid() % (1 << 16)
@@ -70,6 +79,10 @@ class NameServer:
         traceback: TracebackType | None,
     ) -> None:
         self._resources.close()
+
+    def set(self, name: str, addresses: Iterable[str]) -> None:
+        """Let a name have these addresses from now on."""
+        self.records[name] = list(addresses)
 
     def answer(self, question: bytes, limit: int) -> bytes:
         """Return the answer to a message with one question."""
@@ -121,6 +134,8 @@ class _UdpHandler(socketserver.BaseRequestHandler):
 
     def handle(self) -> None:
         question, connection = self.request
+        if self.server.name_server.is_silent:
+            return
         answer = self.server.name_server.answer(question, _UDP_BYTES)
         connection.sendto(answer, self.client_address)
 
@@ -131,11 +146,52 @@ class _TcpHandler(socketserver.StreamRequestHandler):
     def handle(self) -> None:
         while len(length := self.rfile.read(2)) == 2:
             question = self.rfile.read(int.from_bytes(length, "big"))
+            self.server.name_server.tcp_questions += 1
             answer = self.server.name_server.answer(question, 1 << 16)
             self.wfile.write(len(answer).to_bytes(2, "big") + answer)
 
 
-def resolving_with(server: NameServer, directory: Path) -> list[str]:
+class Dnsmasq:
+    """The same with dnsmasq, which reads its names from a file."""
+
+    def __init__(self, directory: Path) -> None:
+        self.host = f"127.54.{os.getpid() >> 8 & 255}.{os.getpid() & 255}"
+        self._directory = directory
+        self._hosts = directory / "hosts"
+
+    def __enter__(self) -> Self:
+        self._hosts.touch()
+        options = ["--keep-in-foreground", "--conf-file=/dev/null", "--no-resolv", "--no-hosts"]
+        options += ["--bind-interfaces", "--user=root", "--log-facility=-"]
+        options += [f"--pid-file={self._directory / 'pid'}"]
+        options += [f"--addn-hosts={self._hosts}", f"--listen-address={self.host}"]
+        self._process = ManagedProcess(
+            "dnsmasq",
+            ["dnsmasq", *options],
+            log_path=self._directory / "dnsmasq.log",
+            environment=os.environ,
+            directory=self._directory,
+        )
+        # Before that SIGHUP would end it.
+        self._process.wait_for_line(re.compile("started, version"), 30)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._process.stop()
+
+    def set(self, name: str, addresses: Iterable[str]) -> None:
+        """Let a name have these addresses from now on."""
+        lines = "".join(f"{each} {name}\n" for each in addresses)
+        self._hosts.write_text(lines, encoding="ascii")
+        self._process.send_signal(signal.SIGHUP)
+
+
+def resolving_with(server: NameServer | Dnsmasq, directory: Path) -> list[str]:
     """Return a program and arguments that run the command that follows them with this server.
 
     The command has a mount namespace, in which /etc/resolv.conf is another file.

@@ -70,6 +70,7 @@ class Client:
         config: TransportConfig | None = None,
         segment_size_bytes: int = SEGMENT_SIZE_BYTES,
         credential: Credential | None = None,
+        features: int = 0,
     ) -> "Client":
         """Connect and exchange greetings."""
         client = cls()
@@ -82,7 +83,7 @@ class Client:
             b"",
             segment_size_bytes,
             FLOW_CREDIT,
-            REMOTE_COPIES,
+            REMOTE_COPIES | features,
             "test client",
         )
 
