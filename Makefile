@@ -45,13 +45,16 @@ CHAOS_SECONDS := 240
 CHAOS_SEED := 1
 CHAOS_REPLICAS := 1
 CHAOS_MODE := sync
+SOAK_MINUTES := 30
+SOAK_SEED := 1
+SOAK_REPLICAS := 2
 MODULES := protocol/credit.py shuffle/memory
 LIMIT := 0
 SEED := 0
 MINUTES := 25
 QUICK_BENCHMARKS := exchange isolation barrier memory
 
-.PHONY: help setup jar wheels compiled demo quick s3-server test test-all test-compiled test-pythons test-matrix test-table-formats yarn-test attack attack-compiled fuzz fuzz-spark spark-suites large-partition chaos simulate simulate-mutants mutate check format bench charts pictures compose-test docs docs-site constraints maven-checksums sbom audit changelog clean test-matrix-compiled workflows release chart-tools chart-schemas helm-chart
+.PHONY: help setup jar wheels compiled demo quick s3-server test test-all test-compiled test-pythons test-matrix test-table-formats yarn-test attack attack-compiled fuzz fuzz-spark spark-suites large-partition chaos soak simulate simulate-mutants mutate check format bench charts pictures compose-test docs docs-site constraints maven-checksums sbom audit changelog clean test-matrix-compiled workflows release chart-tools chart-schemas helm-chart
 
 help: ## list these targets
 	@grep -hE '^[a-z%-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -218,6 +221,10 @@ large-partition: setup ## a partition of more than 2 GiB from one map task: PART
 chaos: setup ## a Spark job while executors and TaskManagers break, for CHAOS_SECONDS=240, CHAOS_SEED=1, CHAOS_REPLICAS=1 (or 2, CHAOS_MODE=sync or async)
 	$(BIN)/python -m tests.chaos.run --seconds $(CHAOS_SECONDS) --seed $(CHAOS_SEED) \
 	  --replicas $(CHAOS_REPLICAS) --mode $(CHAOS_MODE)
+
+soak: setup ## Spark jobs while TaskManagers join, leave, restart and move, for SOAK_MINUTES=30, SOAK_SEED=1, SOAK_REPLICAS=2 (or 1); what each process uses must not grow
+	$(BIN)/python -m tests.soak.run --minutes $(SOAK_MINUTES) --seed $(SOAK_SEED) \
+	  --replicas $(SOAK_REPLICAS)
 
 simulate: setup ## TaskManagers, clients and faults on virtual time: SEEDS=1000 from FIRST=0, or SEED=7 to replay one and print its trace (ONLY=0,2: only these of its faults)
 	$(BIN)/python -m tests.simulation.run $(if $(findstring command,$(origin SEED)),--seed $(SEED) \

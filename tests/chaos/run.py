@@ -15,31 +15,28 @@ import argparse
 import contextlib
 import random
 import shutil
-import subprocess
 import sys
 import tempfile
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sluice.spark_integration import spark_conf
-from tests.chaos.blame import SPECULATION, MapRuns, Trouble, wrong_blame
+from tests.chaos.blame import SPECULATION
 from tests.chaos.breaker import Breaker
+from tests.chaos.checked_jobs import CheckedJobs
+from tests.chaos.copies import LOST_AFTER_SECONDS, Copies, await_copies
 from tests.chaos.links import Links
 from tests.chaos.schedule import Kind, schedule, surroundings
-from tests.chaos.timeline import NO_REPAIRS, Repairs, Timeline, repairs, told
+from tests.chaos.timeline import Repairs, Timeline
 from tests.spark.applications import LOCAL_MASTER, Application
-from tests.spark.jobs.repeated import JOBS, repeated_unordered
+from tests.spark.jobs.repeated import JOBS
 from tests.support import jumping_clock
 from tests.support.cluster import WORKER_HOSTS, StandaloneCluster
-from tests.support.comparison import differences
 from tests.support.daemons import Daemons, leftovers
-from tests.support.executors import executors_below
 from tests.support.jumping_clock import ClockError
 from tests.support.loop_disk import LoopDisk, loop_disks
-from tests.support.metrics import MetricMissing, scrape_samples
-from tests.support.processes import ProcessFailed, stop_on_termination
+from tests.support.processes import stop_on_termination
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -47,55 +44,18 @@ if TYPE_CHECKING:
     from sluice.shuffle.taskmanager.status.status import TaskManagerStatus
     from tests.support.daemon import Daemon
 
-JOB_SECONDS = 120.0
-"""A job that takes longer hangs. Undisturbed it takes 2 to 10 seconds; the longest fault lasts 16,
-and tasks may meet one several times."""
 CLEAN_SECONDS = 60.0
-PATIENCE_SECONDS = 30.0
-"""How long after the end of a fault a task may fail for it: what it waits for at most, more than
-once."""
 EXPIRY_SECONDS = 60.0
 """The TaskManagers' default, and longer than any fault: an application that is cut off keeps its
 data."""
 DISK_BYTES = 1024 * 1024 * 1024
 """Of each TaskManager's disk: more than the jobs shuffle on a host, until it is filled."""
 
-GIVES_UP = "cannot rollback the ResultStage"
-"""Spark's error, with its own shuffle too, when an indeterminate stage must run again and some of
-its results are in use."""
-
-LOST_AFTER_SECONDS = 3.0
-"""The TaskManagers' setting, with second copies: less than the longer faults."""
-RESTORE_SECONDS = 60.0
-LOOK_AGAIN_SECONDS = 0.1
-SHORT_OF_COPIES = ("sluice_map_outputs_short_of_copies", "sluice_copies_waiting")
-
 SETTINGS = {
     "spark.sql.adaptive.coalescePartitions.enabled": "false",  # or there would be few tasks
     "spark.cores.max": "4",
     "spark.sluice.driver.pingInterval": "1s",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Copies:
-    """Copies of each map output, the producer's own included, and when they are made."""
-
-    replicas: int
-    mode: str
-
-    @property
-    def settings(self) -> dict[str, str]:
-        """Return the Spark settings, nothing for a single copy."""
-        if self.replicas == 1:
-            return {}
-        return {
-            "spark.sluice.replicas": str(self.replicas),
-            "spark.sluice.replicas.mode": self.mode,
-        }
-
-    def __str__(self) -> str:
-        return f"{self.replicas} {self.mode}" if self.replicas > 1 else "1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,10 +96,6 @@ class Chaos:
         )
         self._timeline = Timeline()
         self._problems: list[str] = []
-        self._repairs = NO_REPAIRS
-        self._troubles: list[Trouble] = []
-        self._map_runs = MapRuns()
-        self._jobs = 0
 
     def run(self) -> Outcome:
         """Run it and return what was found."""
@@ -174,36 +130,38 @@ class Chaos:
                     "chaos", cluster.master_url, self._directory, settings
                 ) as application:
                     self._timeline.note("run", f"{self._surroundings}; replicas {self._copies}")
-                    self._all_once(application, expected)
-                    self._broken(application, expected, daemons, links, disks, clocks)
-                    self._heal(application, expected)
-                    self._all_once(application, expected)
-                    self._expect_nothing_lost()
+                    jobs = CheckedJobs(
+                        application, self._directory, expected, self._timeline, self._problems
+                    )
+                    self._all_once(jobs)
+                    self._broken(jobs, daemons, links, disks, clocks)
+                    self._heal(jobs)
+                    self._all_once(jobs)
+                    self._expect_nothing_lost(jobs.repairs)
                     if not self._problems:
                         self._expect_nothing_open(daemons)
                 for daemon in daemons:
                     self._expect_nothing_left(daemon, sockets)
         self._timeline.flush()
-        return Outcome(self._jobs, self._problems, self._repairs)
+        return Outcome(jobs.count, self._problems, jobs.repairs)
 
     def _expected(self) -> dict[str, Path]:
         with Application("own", LOCAL_MASTER, self._directory, SETTINGS) as own:
             return {job: own.rows(job) for job in JOBS}
 
-    def _all_once(self, application: Application, expected: Mapping[str, Path]) -> None:
+    def _all_once(self, jobs: CheckedJobs) -> None:
         """Before and after the faults, when nothing may go wrong."""
-        before = self._repairs
+        before = jobs.repairs
         for job in JOBS:
             if not self._problems:
-                self._job(application, job, expected[job])
+                jobs.run(job)
         copies = self._settings["spark.speculation"] == "true"  # these may come at any time
-        if not self._problems and not copies and self._repairs != before:
-            self._problem(f"without any fault: {self._repairs}, before: {before}")
+        if not self._problems and not copies and jobs.repairs != before:
+            self._problem(f"without any fault: {jobs.repairs}, before: {before}")
 
     def _broken(
         self,
-        application: Application,
-        expected: Mapping[str, Path],
+        jobs: CheckedJobs,
         daemons: Daemons,
         links: Links,
         disks: Mapping[str, LoopDisk],
@@ -231,67 +189,28 @@ class Chaos:
         if self._copies.replicas > 1:
             breaker.after_trouble = lambda: self._await_copies(daemons)
         with breaker:
-            self._troubles = self._map_runs.troubles = breaker.troubles
+            jobs.explained_by(breaker.troubles)
             while breaker.at_work and not self._problems:
-                job = chance.choice(list(JOBS))
-                self._job(application, job, expected[job])
+                jobs.run(chance.choice(list(JOBS)))
         if breaker.error is not None:
             self._problem(f"the breaker broke: {breaker.error!r}")
 
     def _await_copies(self, daemons: Daemons) -> None:
-        """Wait until all map outputs have their copies: only then may anything else be lost."""
-        # Before this time is over, a TaskManager that is away still counts as one that has copies,
-        # so nothing is short of them: there is no event and no metric to wait for.
-        time.sleep(LOST_AFTER_SECONDS)
-        deadline = time.monotonic() + RESTORE_SECONDS
-        urls = [daemon.metrics_url for daemon in daemons]
-        while short := _short_of_copies(urls):
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"{short} copies are missing after {RESTORE_SECONDS:g} s")
-            time.sleep(LOOK_AGAIN_SECONDS)
+        await_copies(daemons.metrics_urls)
         self._timeline.note("run", "all map outputs have their copies")
 
-    def _heal(self, application: Application, expected: Mapping[str, Path]) -> None:
+    def _heal(self, jobs: CheckedJobs) -> None:
         """Let Spark make again what was lost of map outputs that stay until the end."""
         for job in JOBS:
             if not self._problems:
-                self._job(application, job, expected[job])
+                jobs.run(job)
 
-    def _job(self, application: Application, job: str, expected: Path) -> None:
-        self._jobs += 1
-        name = f"{job}-{self._jobs}"
-        self._timeline.note("job", f"{name} begins")
-        began = time.monotonic()
-        rows = self._directory / f"{name}.rows"
-        try:
-            application.run(name, job, {}, rows_file=rows, timeout_seconds=JOB_SECONDS)
-        except ProcessFailed as error:
-            if "gave no answer" in str(error):
-                self._diagnose(name, application)
-            if job == repeated_unordered.__name__ and GIVES_UP in str(error):
-                self._timeline.note("job", f"{name} is given up by Spark")
-            else:
-                self._problem(f"{name}: {error}")
-        else:
-            different = differences(expected, rows)
-            took = f"{time.monotonic() - began:.1f} s"
-            self._timeline.note("job", f"{name} {'is WRONG' if different else 'is right'}, {took}")
-            if different:
-                self._problem(f"{name}: {different}")
-            rows.unlink()
-        events = application.new_events().events
-        self._repairs += repairs(events, self._map_runs.add(events))
-        self._timeline.add(told(events))
-        for blame in wrong_blame(events, self._troubles, PATIENCE_SECONDS):
-            self._problem(f"{name}: {blame}")
-        self._timeline.flush()
-
-    def _expect_nothing_lost(self) -> None:
+    def _expect_nothing_lost(self, repairs: Repairs) -> None:
         """With a second copy that is there before a commit, one loss at a time costs no map task.
 
         A copy that is made afterwards may be too late.
         """
-        again = self._repairs.map_reruns.copy()
+        again = repairs.map_reruns.copy()
         del again[SPECULATION]
         if self._copies.replicas > 1 and self._copies.mode == "sync" and again:
             self._problem(f"with replicas {self._copies} map tasks ran again: {dict(again)}")
@@ -323,21 +242,6 @@ class Chaos:
         self._problems.append(text)
         self._timeline.note("run", f"PROBLEM: {text}")
 
-    def _diagnose(self, name: str, application: Application) -> None:
-        """Keep the stacks of driver and executors: what a job that hangs waits for."""
-        executors = [executor.pid for executor in executors_below(self._directory)]
-        for pid in (*executors, application.driver_pid):
-            path = self._directory / f"{name}-{pid}.jstack"
-            with path.open("wb") as output, contextlib.suppress(subprocess.TimeoutExpired):
-                subprocess.run(
-                    ["jstack", "-l", str(pid)],
-                    stdout=output,
-                    stderr=output,
-                    check=False,
-                    timeout=30.0,
-                )
-            self._timeline.note("run", f"stacks of process {pid}: {path}")
-
 
 def _sockets(daemon: Daemon) -> int:
     """How many sockets a TaskManager has open."""
@@ -346,14 +250,6 @@ def _sockets(daemon: Daemon) -> int:
         with contextlib.suppress(FileNotFoundError):  # closed meanwhile
             count += str(descriptor.readlink()).startswith("socket:")
     return count
-
-
-def _short_of_copies(urls: list[str]) -> int:
-    """How many copies of map outputs are missing or under way, by the metrics of TaskManagers."""
-    found = [value for name, _, value in scrape_samples(urls) if name in SHORT_OF_COPIES]
-    if len(found) < len(urls) * len(SHORT_OF_COPIES):
-        raise MetricMissing(f"not every TaskManager has {SHORT_OF_COPIES}")
-    return round(sum(found))
 
 
 def _in_use(status: TaskManagerStatus) -> dict[str, object]:
