@@ -78,12 +78,14 @@ async def connect(  # noqa: PLR0913 - all of them are of one connection
     credential: Credential | None = None,
     networks: "PeerNetworks | None" = None,
     on_closed: Callable[[Connection], None] | None = None,
+    tls_name: str = "",
 ) -> tuple[Connection, HelloAck]:
     """Connect and shake hands.
 
     With a credential both sides authenticate; a TaskManager that proves nothing is refused. With
     networks, only addresses in them are tried. ``on_closed`` is called once the connection, or one
-    of an attempt that failed, is closed.
+    of an attempt that failed, is closed. ``tls_name`` is the host that the certificate must name,
+    by default that of the address.
 
     If an attempt is refused or ends without an answer, it is retried with growing pauses, up to
     ``connect_retries`` times and until ``connect_timeout_seconds``. A TaskManager restarts within
@@ -116,7 +118,8 @@ async def connect(  # noqa: PLR0913 - all of them are of one connection
                     credential=credential,
                     on_closed=on_closed,
                 )
-                return connection, await _attempt(address, connection, config, networks)
+                name = tls_name or address.host
+                return connection, await _attempt(address, connection, config, networks, name)
         except (OSError, ConnectionLost) as error:  # TimeoutError is an OSError
             await attempts.pause(error)
 
@@ -149,12 +152,13 @@ async def _attempt(
     connection: Connection,
     config: TransportConfig,
     networks: "PeerNetworks | None",
+    tls_name: str,
 ) -> HelloAck:
     loop = asyncio.get_running_loop()
     tls = tls_of(config) if address.port else None
 
     def factory() -> asyncio.BaseProtocol:
-        return protocol_of(connection, tls, config, address.host)
+        return protocol_of(connection, tls, config, tls_name)
 
     try:
         # If canceled at a certain moment, it closes the socket without calling connection_lost.

@@ -21,6 +21,11 @@ class DnsName(NamedTuple):
     name: str
     port: int
 
+    @property
+    def host(self) -> str:
+        """The host that the certificates of its addresses must name."""
+        return self.name.rstrip(".")
+
     def __str__(self) -> str:
         return f"{DNS}{self.name}:{self.port}"
 

@@ -169,7 +169,7 @@ class NetworkEnvironment:
         )
         """What this TaskManager and the members of its cluster report to each other."""
         stack.callback(self.reports.close)
-        self._connector = PeerConnector(
+        self.connector = PeerConnector(
             transport,
             self.access,
             PeerNetworks(config.auth.peer_networks),
@@ -179,8 +179,9 @@ class NetworkEnvironment:
             self.listener.control_memory,
             self.reports,
         )
-        self.peers = self._connector.readers
-        self.connects = self._connector.connects
+        """Connects to other TaskManagers."""
+        self.peers = self.connector.readers
+        self.connects = self.connector.connects
         """How long it took to connect to other TaskManagers."""
         stack.callback(self.peers.close)
         stack.push_async_callback(self.listener.close)
@@ -190,7 +191,7 @@ class NetworkEnvironment:
         self.copies = Copies(
             self.store,
             self.partitions,
-            self._connector,
+            self.connector,
             self.reports,
             self.drivers,
             self.applications,
@@ -439,7 +440,7 @@ class NetworkEnvironment:
             | (0 if self.store.remote is None else REMOTE_COPIES)
             | (0 if self.tracing is None else TRACES),
             *self.address,
-            self._connector.instances.own_instance_id,
+            self.connector.instances.own_instance_id,
             *self.config.place,
         )
 

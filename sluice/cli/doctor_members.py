@@ -75,7 +75,7 @@ def _named(
     found = list(dict.fromkeys(Address(str(info[4][0]), name.port) for info in infos))
     yield ok(str(name), f"it has {len(found)} address" + ("es" if len(found) > 1 else ""))
     asked = found[:MAX_ADDRESSES]
-    answers = asyncio.run(_greet_all(asked, transport, secrets))
+    answers = asyncio.run(_greet_all(name, asked, transport, secrets))
     for address, answer in zip(asked, answers, strict=True):
         if isinstance(answer, str):
             yield ok(f"member {address}", f"TaskManager {answer} is of this cluster")
@@ -91,7 +91,10 @@ def _named(
 
 
 async def _greet_all(
-    addresses: Sequence[Address], transport: TransportConfig, secrets: ClusterSecrets | None
+    name: DnsName,
+    addresses: Sequence[Address],
+    transport: TransportConfig,
+    secrets: ClusterSecrets | None,
 ) -> list[str | SluiceError]:
     turns = asyncio.Semaphore(AT_ONCE)
     once = transport.model_copy(
@@ -101,7 +104,7 @@ async def _greet_all(
     async def greet(address: Address) -> str | SluiceError:
         async with turns:
             try:
-                return await _greet(address, once, secrets)
+                return await _greet(name, address, once, secrets)
             except SluiceError as error:
                 return error
 
@@ -109,7 +112,10 @@ async def _greet_all(
 
 
 async def _greet(
-    address: Address, transport: TransportConfig, secrets: ClusterSecrets | None
+    name: DnsName,
+    address: Address,
+    transport: TransportConfig,
+    secrets: ClusterSecrets | None,
 ) -> str:
     """Shake hands as a TaskManager that watches another one; return the id of the other one.
 
@@ -118,7 +124,9 @@ async def _greet(
     """
     hello = Hello(MAGIC, VERSION, VERSION, ROLE_COPIER, "", b"", 0, FLOW_CREDIT, 0, "sluice doctor")
     credential = None if secrets is None else secrets.peer(f"{address.host}:{address.port}")
-    connection, ack = await connect(address, hello, _Silent, transport, 0, credential)
+    connection, ack = await connect(
+        address, hello, _Silent, transport, 0, credential, tls_name=name.host
+    )
     connection.close()
     return ack.taskmanager_id
 

@@ -83,6 +83,15 @@ class Members:
         """Number of names that cannot be resolved now."""
         return len(self._failing)
 
+    def host_of(self, address: Address) -> str:
+        """Return the name that has an address, or its own host: what a certificate must name."""
+        names = (
+            name
+            for name, addresses in self._resolved.items()
+            if address in addresses and address not in self.configured
+        )
+        return next((each.host for each in names), address.host)
+
     def start(self) -> None:
         """Begin to resolve the names. Idempotent."""
         if not self._names:

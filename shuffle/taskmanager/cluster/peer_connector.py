@@ -160,12 +160,13 @@ class PeerConnector:
             address, _hello(ROLE_COPIER, application_id, features=features), make
         )
 
-    async def watch(self, address: Address, is_member: bool) -> WatchLeg:
+    async def watch(self, address: Address, member_name: str | None) -> WatchLeg:
         """Connect in order to watch whether the other TaskManager is alive.
 
         Args:
             address: The other TaskManager.
-            is_member: Whether to exchange reports with it.
+            member_name: The host that its certificate must name, if it is a member, with which
+                reports are exchanged; None: it is not a member.
 
         Raises:
             SluiceError: It does not answer, or refuses.
@@ -176,15 +177,16 @@ class PeerConnector:
         def make(connection: Connection, ack: HelloAck) -> WatchLeg:
             return WatchLeg(connection, ack, self._reports)
 
-        return await self._connect(
-            address, _hello(ROLE_COPIER, "", features=MEMBERS if is_member else 0), make
-        )
+        features = 0 if member_name is None else MEMBERS
+        hello = _hello(ROLE_COPIER, "", features=features)
+        return await self._connect(address, hello, make, member_name or "")
 
     async def _connect(
         self,
         address: Address,
         hello: Hello,
         make: Callable[[Connection, HelloAck], Leg],
+        tls_name: str = "",
     ) -> Leg:
         if not address.port:
             # It would mean the path of a Unix socket, and clients and drivers choose it.
@@ -213,6 +215,7 @@ class PeerConnector:
             self._access.peer_credential(*address),
             self._networks,
             self.instances.lost,
+            tls_name,
         )
         self.connects.record(monotonic() - began)
         return legs[0]

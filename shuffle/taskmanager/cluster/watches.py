@@ -35,7 +35,8 @@ class Watches:
     Args:
         known: The places of other TaskManagers, to which places found by watches are added.
         reports: What members report of themselves, which is forgotten when they leave.
-        connect: Connects to an address, to exchange reports there or only to watch.
+        connect: Connects to an address. With the host that the certificate there must name, it is
+            that of a member, to exchange reports; with None only to watch.
         lost_after_seconds: Time away after which a TaskManager counts as lost.
         changed: Called with the place of a TaskManager, its current and its previous state.
     """
@@ -44,7 +45,7 @@ class Watches:
         self,
         known: KnownTaskManagers,
         reports: MemberReports,
-        connect: Callable[[Address, bool], Awaitable[WatchLeg]],
+        connect: Callable[[Address, str | None], Awaitable[WatchLeg]],
         lost_after_seconds: float,
         changed: Callable[[TaskManagerPlace, Presence, Presence], None],
     ) -> None:
@@ -237,7 +238,9 @@ class Watches:
         turn = contextlib.nullcontext() if watch.is_proven else self._new_dials
         async with turn:
             self._dials += 1
-            return await self._connect(watch.address, is_member)
+            sources = self._sources if is_member else None
+            name = None if sources is None else sources.host_of(watch.address)
+            return await self._connect(watch.address, name)
 
     def _told(self, watch: TaskManagerWatch, before: Presence) -> None:
         is_member = self._members.get(watch.address) is watch

@@ -259,7 +259,7 @@ async def test_addresses_without_an_answer_are_dialed_a_few_at_a_time(tmp_path: 
     monkeypatch.setattr(watches, "MAX_NEW_DIALS", 3)
     running, most = 0, 0
 
-    async def silent(self: object, address: Address, is_member: bool) -> None:
+    async def silent(self: object, address: Address, member_name: str | None) -> None:
         nonlocal running, most
         running += 1
         most = max(most, running)

@@ -176,3 +176,13 @@ async def test_reports_and_answers_are_bounded(monkeypatch, caplog: pytest.LogCa
     assert "has 5 addresses, of which 3 are used" in caplog.text
     assert "other members have reported 3 others" in caplog.text
     await rig.members.close()
+
+
+async def test_the_name_of_a_resolved_address_is_known():
+    rig = Rig("a", "b", sources=(Address("a", 7337), DnsName("sluice.test.", 7337)))
+    rig.members.start()
+    await rig.members.first_answer()
+    hosts = {address.host: rig.members.host_of(address) for address in rig.members.addresses}
+    assert hosts == {"a": "a", "b": "sluice.test"}, "a is configured by its own address"
+    assert rig.members.host_of(Address("c", 7337)) == "c"
+    await rig.members.close()

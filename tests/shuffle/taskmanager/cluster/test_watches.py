@@ -17,6 +17,7 @@ from sluice.shuffle.taskmanager.cluster.members_status import WatchedMemberStatu
 from sluice.shuffle.taskmanager.cluster.taskmanager_watch import Presence
 from sluice.shuffle.taskmanager.cluster.watches import Watches
 from sluice.transport.address import Address
+from sluice.transport.member_address import DnsName
 from tests.support.members import member_report, reports_of
 from tests.support.mini_cluster import eventually
 
@@ -67,7 +68,7 @@ class Rig:
         if leg is not None:
             leg.stopped.set()
 
-    async def connect(self, address: Address, is_member: bool) -> Any:
+    async def connect(self, address: Address, member_name: str | None) -> Any:
         self.dials.append(address)
         if address == SILENT.address and address not in self.running:
             await asyncio.Event().wait()
@@ -82,7 +83,7 @@ class Rig:
 
     def lists(self, *addresses: Address) -> None:
         """Let the name have these addresses from now on."""
-        self.members._resolved = {None: frozenset(addresses)}  # type: ignore[dict-item]
+        self.members._resolved = {DnsName("sluice.test", 7337): frozenset(addresses)}
         self.members._update()
 
     def presences(self) -> dict[Address, str]:

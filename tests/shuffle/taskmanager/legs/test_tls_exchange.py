@@ -142,3 +142,14 @@ async def test_files_of_another_authority_are_taken_up_while_data_flows(tmp_path
         assert await read_gate(again, 1, [source], 0, 5) == [wanted(1, 0, 5)]
         assert await shown_by(cluster[0].address, authority) == new != der(authority.issue()[0])
         assert (tls.reloads, tls.failures) == (reloads + 1, failures + 1)
+
+
+async def test_a_certificate_names_what_an_address_was_resolved_from(tmp_path, authority):
+    async with mini_cluster(tmp_path, 2, **authority.settings("sluice.test")) as cluster:
+        connector, address = cluster[0].connector, cluster[1].address
+        leg = await connector.watch(address, "sluice.test")
+        assert leg.place.taskmanager_id == cluster[1].taskmanager_id
+        leg.close()
+        for name in (None, "127.0.0.1", "other.test"):
+            with pytest.raises(TlsRefused, match=name or "127"):
+                await connector.watch(address, name)

@@ -97,7 +97,7 @@ class Rig:
     async def never(self, address: Address, application_id: str) -> Any:
         """Connect to no TaskManager."""
 
-    async def connect(self, address: Address, is_member: bool) -> Any:
+    async def connect(self, address: Address, member_name: str | None) -> Any:
         self.connecting.set()
         await asyncio.Event().wait()
 

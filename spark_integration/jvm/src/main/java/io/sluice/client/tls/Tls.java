@@ -7,6 +7,7 @@ import java.nio.file.Path;
 import java.nio.file.attribute.BasicFileAttributes;
 import java.nio.file.attribute.FileTime;
 import java.util.List;
+import java.util.function.Function;
 import javax.net.ssl.SSLContext;
 import javax.net.ssl.SSLEngine;
 import javax.net.ssl.SSLParameters;
@@ -21,19 +22,22 @@ public final class Tls {
     private static final Logger LOG = LoggerFactory.getLogger(Tls.class);
 
     /** No TLS. */
-    public static final Tls OFF = new Tls(null, false);
+    public static final Tls OFF = new Tls(null, false, Endpoint::host);
 
     /** The version of a file; size -1 if the file is missing. */
     private record Stamp(FileTime modified, long size) {}
 
     private final TlsSettings settings;
     private final boolean needsEncryptedPeers;
+    private final Function<Endpoint, String> hostOf;
     private SSLContext context;
     private List<Stamp> stamps;
 
-    private Tls(TlsSettings settings, boolean needsEncryptedPeers) {
+    private Tls(
+            TlsSettings settings, boolean needsEncryptedPeers, Function<Endpoint, String> hostOf) {
         this.settings = settings;
         this.needsEncryptedPeers = needsEncryptedPeers;
+        this.hostOf = hostOf;
         if (settings != null) {
             stamps = stamps(settings);
             context = TlsMaterial.read(settings);
@@ -48,7 +52,16 @@ public final class Tls {
      * @throws IllegalArgumentException if a file cannot be used
      */
     public static Tls of(TlsSettings settings, boolean needsEncryptedPeers) {
-        return new Tls(settings, needsEncryptedPeers);
+        return new Tls(settings, needsEncryptedPeers, Endpoint::host);
+    }
+
+    /**
+     * Returns the same for endpoints that were resolved from names.
+     *
+     * @param names returns the host that the certificate of an endpoint must name
+     */
+    public Tls withNames(Function<Endpoint, String> names) {
+        return isOn() ? new Tls(settings, needsEncryptedPeers, names) : this;
     }
 
     /** Returns whether TCP connections are encrypted. */
@@ -67,7 +80,7 @@ public final class Tls {
 
     /** Returns an engine for a new connection. */
     public SSLEngine engine(Endpoint endpoint) {
-        SSLEngine engine = context().createSSLEngine(endpoint.host(), endpoint.port());
+        SSLEngine engine = context().createSSLEngine(hostOf.apply(endpoint), endpoint.port());
         engine.setUseClientMode(true);
         SSLParameters parameters = engine.getSSLParameters();
         parameters.setProtocols(settings.protocols());

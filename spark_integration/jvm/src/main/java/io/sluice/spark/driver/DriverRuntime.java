@@ -94,7 +94,6 @@ public final class DriverRuntime {
             LongSupplier nextTaskId) {
         this.settings = settings;
         this.credential = credential;
-        this.tls = settings.ssl().load();
         this.configured = settings.endpointsFor(ownHost);
         this.localMaster = localMaster;
         this.reachability = reachability;
@@ -113,18 +112,17 @@ public final class DriverRuntime {
                                 settings.reader().returnTimeoutMillis(),
                                 settings.reader().refusedTimeoutMillis()),
                         DriverLinks.SHARED_CHECK_MILLIS);
-        this.members =
-                new Members(
-                        configured,
-                        links,
-                        new NameResolver(
-                                configured.names(),
-                                InetAddress::getAllByName,
-                                lookups,
-                                settings.routing().resolveIntervalMillis(),
-                                settings.io().connectTimeoutMillis(),
-                                System::nanoTime,
-                                this::updateMembers));
+        NameResolver names =
+                new NameResolver(
+                        configured.names(),
+                        InetAddress::getAllByName,
+                        lookups,
+                        settings.routing().resolveIntervalMillis(),
+                        settings.io().connectTimeoutMillis(),
+                        System::nanoTime,
+                        this::updateMembers);
+        this.tls = settings.ssl().load().withNames(names::hostOf);
+        this.members = new Members(configured, links, names);
         links.setMembership(members);
         this.locality = new Locality(settings.reader().locality(), SparkTracker::hideHosts);
         this.outputs = new OutputRegistry(new SparkTracker(locality::hostOf), links);

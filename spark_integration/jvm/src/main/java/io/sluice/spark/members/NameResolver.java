@@ -254,6 +254,15 @@ public final class NameResolver {
         return all;
     }
 
+    /** Returns the name that has an address, or its own host: what a certificate must name. */
+    public synchronized String hostOf(Endpoint endpoint) {
+        return names.stream()
+                .filter(name -> name.addresses.contains(endpoint))
+                .findFirst()
+                .map(name -> name.name.name().replaceFirst("\\.$", ""))
+                .orElse(endpoint.host());
+    }
+
     /** Returns whether a name has failed for so long that its addresses may be of anything. */
     private static boolean isOutdated(Name name, long now) {
         return name.failure != null

@@ -131,6 +131,15 @@ class TlsFilesTest {
         }
     }
 
+    @Test
+    void aCertificateMustNameWhatAnEndpointWasResolvedFrom() throws Exception {
+        Tls tls = Tls.of(new TlsSettings(null, null, null, ca(), TlsSettings.TLS_1_3, true), false);
+        Endpoint endpoint = Endpoint.tcp("127.0.0.1", 7337);
+        assertEquals("127.0.0.1", tls.engine(endpoint).getPeerHost());
+        assertEquals(
+                "sluice.test", tls.withNames(e -> "sluice.test").engine(endpoint).getPeerHost());
+    }
+
     private static String problem(TlsSettings settings) {
         IllegalArgumentException failure =
                 assertThrows(IllegalArgumentException.class, () -> Tls.of(settings, false));

@@ -119,6 +119,16 @@ class NameResolverTest {
     }
 
     @Test
+    void theNameOfAnAddressIsKnown() {
+        records.put("a", List.of("10.0.0.1"));
+        records.put("b", List.of("::1"));
+        resolver.tick();
+        assertEquals("a", resolver.hostOf(Endpoint.tcp("10.0.0.1", 7337)));
+        assertEquals("10.0.0.1", resolver.hostOf(Endpoint.tcp("10.0.0.1", 7447)));
+        assertEquals("10.0.0.2", resolver.hostOf(Endpoint.tcp("10.0.0.2", 7337)));
+    }
+
+    @Test
     void aNameThatFailsKeepsItsAddresses() {
         records.put("a", List.of("10.0.0.1", "10.0.0.2"));
         resolver.tick();
