@@ -116,6 +116,7 @@ RUN install -d -o sluice -g root -m 0770 /var/lib/spark
 COPY --from=spark-installed /opt/sluice /opt/sluice
 COPY docker/spark /etc/spark
 COPY docker/jobs /opt/jobs
+COPY docker/spark-entrypoint.sh /opt/
 # Master and worker do little: a small collector and the quick compiler are enough for them.
 ENV SPARK_HOME=/opt/sluice/spark \
     SPARK_CONF_DIR=/etc/spark \
@@ -128,4 +129,5 @@ ENV SPARK_HOME=/opt/sluice/spark \
 USER sluice
 WORKDIR /var/lib/spark
 EXPOSE 7077 8080 8081
+ENTRYPOINT ["/opt/spark-entrypoint.sh"]
 CMD ["spark-submit", "/opt/jobs/demo.py"]
