@@ -20,6 +20,8 @@ JVM_SOURCES := $(JVM)/pom.xml $(shell find $(JVM)/src $(JVM)/.mvn 2>/dev/null) t
 S3_SERVER := build/s3-server/versitygw
 ACTIONLINT := build/actionlint/actionlint
 CHART_TOOLS := build/charts/helm build/charts/kubeconform
+KUBERNETES := build/kubernetes/bin
+KUBERNETES_PROGRAMS := $(addprefix $(KUBERNETES)/,kube-apiserver kube-controller-manager kube-scheduler kubelet kube-proxy kubectl)
 COMPILED := build/compiled
 COMPILED_STAMP := $(COMPILED)/.complete
 WITH_COMPILED := PYTHONPATH=$(CURDIR)/$(COMPILED):$(CURDIR) PYTHONSAFEPATH=1
@@ -54,7 +56,7 @@ SEED := 0
 MINUTES := 25
 QUICK_BENCHMARKS := exchange isolation barrier memory
 
-.PHONY: help setup jar wheels compiled demo quick s3-server test test-all test-compiled test-pythons test-matrix test-table-formats yarn-test attack attack-compiled fuzz fuzz-spark spark-suites large-partition chaos soak simulate simulate-mutants mutate check format bench charts pictures compose-test docs docs-site constraints maven-checksums sbom audit changelog clean test-matrix-compiled workflows release chart-tools chart-schemas helm-chart
+.PHONY: help setup jar wheels compiled demo quick s3-server test test-all test-compiled test-pythons test-matrix test-table-formats yarn-test attack attack-compiled fuzz fuzz-spark spark-suites large-partition chaos soak simulate simulate-mutants mutate check format bench charts pictures compose-test kubernetes-test docs docs-site constraints maven-checksums sbom audit changelog clean test-matrix-compiled workflows release chart-tools chart-schemas helm-chart
 
 help: ## list these targets
 	@grep -hE '^[a-z%-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -274,6 +276,28 @@ pictures: setup ## the pictures of the status page and of a trace in docs/images
 
 compose-test: setup ## the docker compose stack, run for real
 	tests/compose/run.sh
+
+# Static, because nodes and images have no libraries for them. Without a version of its own, a
+# kubelet is refused by the API server.
+KUBERNETES_VERSION = $(shell sed -n 's,^require k8s.io/kubernetes \(v[0-9.]*\).*,\1,p' tests/kubernetes/binaries/go.mod)
+BUILD_STATIC = CGO_ENABLED=0 go build -mod=readonly -trimpath -buildvcs=false -ldflags
+
+$(KUBERNETES_PROGRAMS): $(KUBERNETES)/%: tests/kubernetes/binaries/go.mod tests/kubernetes/binaries/go.sum
+	cd tests/kubernetes/binaries && $(BUILD_STATIC) \
+	  '-s -w -X k8s.io/component-base/version.gitVersion=$(KUBERNETES_VERSION)' \
+	  -o $(CURDIR)/$@ k8s.io/kubernetes/cmd/$*
+	@touch $@
+
+$(KUBERNETES)/etcd: tests/kubernetes/etcd/go.mod tests/kubernetes/etcd/go.sum
+	cd tests/kubernetes/etcd && $(BUILD_STATIC) '-s -w' -o $(CURDIR)/$@ go.etcd.io/etcd/server/v3
+	@touch $@
+
+$(KUBERNETES)/coredns $(KUBERNETES)/pause: $(KUBERNETES)/%: tests/kubernetes/%/main.go tests/kubernetes/%/go.mod
+	cd tests/kubernetes/$* && $(BUILD_STATIC) '-s -w' -o $(CURDIR)/$@ .
+	@touch $@
+
+kubernetes-test: setup $(KUBERNETES_PROGRAMS) $(addprefix $(KUBERNETES)/,etcd coredns pause) $(CHART_TOOLS) ## the chart and Spark in cluster mode on a Kubernetes cluster with two nodes, as root: CASES="scaled StatefulSet:isolated", KEEP=1 keeps the cluster
+	$(BIN)/python -m tests.kubernetes.run $(if $(KEEP),--keep) $(CASES)
 
 docs: setup ## regenerate what is generated: JVM messages, wire tables, settings, errors, troubleshooting, metrics, packages, command line, OpenAPI, man page, dashboards, the README and schema of the Helm chart
 	$(BIN)/python -m sluice.cli.config_reference > docs/reference/settings.md

@@ -62,8 +62,14 @@ class Engine:
 
 
 @contextmanager
-def any_engine(directory: Path, name: str) -> Iterator[Engine]:
+def any_engine(directory: Path, name: str, data: Path | None = None) -> Iterator[Engine]:
     """Give the engine that ``docker`` reaches; with none, start one below ``directory``.
+
+    Args:
+        directory: For the files of an engine that is started here.
+        name: Unique on the machine.
+        data: Where such an engine keeps its images, so that a later one has them; None: below
+            ``directory``.
 
     Raises:
         ComposeTestFailed: There is none and none can be started; the text says what to install.
@@ -73,7 +79,7 @@ def any_engine(directory: Path, name: str) -> Iterator[Engine]:
         yield Engine(environment, _compose(environment), private=False)
         return
     _install()
-    with private_network(name), _dockerd(directory) as socket:
+    with private_network(name), _dockerd(directory, data or directory / "data") as socket:
         environment["DOCKER_HOST"] = f"unix://{socket}"
         # Debian's engine is driven by its classic builder: BuildKit's client part may be missing.
         environment |= {"DOCKER_BUILDKIT": "0", "COMPOSE_DOCKER_CLI_BUILD": "0"}
@@ -132,17 +138,18 @@ def _install() -> None:
 
 
 @contextmanager
-def _dockerd(directory: Path) -> Iterator[Path]:
-    """Run an engine whose files are all below ``directory``; yields its socket."""
+def _dockerd(directory: Path, data: Path) -> Iterator[Path]:
+    """Run an engine whose files are all below these two directories; yields its socket."""
     socket, log = directory / "docker.sock", directory / "dockerd.log"
     command = [
         # If this process is killed, the engine gets SIGTERM and stops its containers.
         *("setpriv", "--pdeathsig", "TERM"),
         *("dockerd", "--host", f"unix://{socket}", "--pidfile", directory / "docker.pid"),
-        *("--data-root", directory / "data", "--exec-root", directory / "exec"),
+        *("--data-root", data, "--exec-root", directory / "exec"),
     ]
     with ExitStack() as undo:
         undo.callback(_remove_cgroups)
+        undo.callback(_unmount_below, data)
         undo.callback(_unmount_below, directory)
         with log.open("wb") as output:
             process = subprocess.Popen(

@@ -32,11 +32,9 @@ def image_names(engine: Engine, directory: Path, tag: str) -> dict[str, str]:
     """
     names = {"SLUICE_IMAGE": f"sluice:{tag}", "SLUICE_SPARK_IMAGE": f"sluice-spark:{tag}"}
     public = public_images()
-    if not engine.private or _pulled(engine, public["PYTHON_IMAGE"]):
+    base, prometheus = python_image(engine, directory, tag), f"prometheus-local:{tag}"
+    if base == public["PYTHON_IMAGE"]:
         return names | public
-    print("no image can be pulled: making a base image out of Debian packages", flush=True)
-    base, prometheus = f"python-local:{tag}", f"prometheus-local:{tag}"
-    _make_base_image(engine, directory / "rootfs", base)
     context = REPOSITORY / "tests" / "compose"
     engine.docker(
         *("build", "--quiet", "--tag", prometheus, "--build-arg", f"PYTHON_IMAGE={base}"),
@@ -44,6 +42,25 @@ def image_names(engine: Engine, directory: Path, tag: str) -> dict[str, str]:
         timeout_seconds=_BUILD_SECONDS,
     )
     return {**names, "PYTHON_IMAGE": base, "PROMETHEUS_IMAGE": prometheus}
+
+
+def python_image(engine: Engine, directory: Path, tag: str) -> str:
+    """Return the name of the image that the Dockerfile begins with.
+
+    The public one, unless the engine is a private one that cannot pull: then one that is made below
+    ``directory``, or that the engine has from an earlier time.
+    """
+    public = public_images()["PYTHON_IMAGE"]
+    if not engine.private:
+        return public
+    local = f"python-local:{tag}"
+    if engine.docker("images", "--quiet", local).strip():
+        return local
+    if _pulled(engine, public):
+        return public
+    print("no image can be pulled: making a base image out of Debian packages", flush=True)
+    _make_base_image(engine, directory / "rootfs", local)
+    return local
 
 
 def public_images() -> dict[str, str]:

@@ -1,0 +1,3 @@
+module sluice/tests/kubernetes/pause
+
+go 1.24.0
