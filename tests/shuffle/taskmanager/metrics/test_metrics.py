@@ -41,7 +41,7 @@ def test_every_counter_has_one_series():
     counted = [value for name, value in values(STATUS).items() if "_total" in name]
     pool, counters = STATUS.network_pool, dataclasses.asdict(STATUS.counters)
     expected: list[float] = [pool.refused_requests, pool.expired_requests, pool.demand_warnings]
-    expected.append(STATUS.control_memory.refusals)
+    expected += [STATUS.control_memory.refusals, STATUS.cluster.dials]
     expected += structs.astuple(STATUS.remote)[3:]
     expected += structs.astuple(STATUS.scrub)[:2]
     expected += structs.astuple(STATUS.traces)
