@@ -18,16 +18,17 @@ import pytest
 from sluice.spark_integration.endpoint_check import TOKEN_FILE
 from tests.spark.applications import Application, Both, sluice_settings
 from tests.spark.eventlog import Events
+from tests.support.cluster import WORKER_HOSTS
+from tests.support.daemons import Daemons
 from tests.support.executors import wait_for_end
 from tests.support.jobs import tpch
 from tests.support.tpch_data import ensure_tpch
-from tests.yarn.cluster import JARS_VARIABLE, YarnCluster
+from tests.yarn.cluster import JARS_VARIABLE, NODE, PLACE, YarnCluster
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tests.spark.barrier import Barrier
-    from tests.support.daemons import Daemons
 
 JARS = os.environ.get(JARS_VARIABLE, "")
 
@@ -112,6 +113,20 @@ def on_yarn(
         yield OnYarn(mode, Both(own, running, daemons), running, yarn)
 
 
+@pytest.fixture(scope="module")
+def on_node(yarn: YarnCluster, own: Application, directory: Path) -> Iterator[tuple[Both, Daemons]]:
+    """An application whose executors have a node, which is that of the second TaskManager."""
+    hosts = dict(zip(WORKER_HOSTS, ("another-node", NODE), strict=True))
+    options = {host: {"node": node} for host, node in hosts.items()}
+    with Daemons(directory / "tn", options=options) as daemons:
+        settings = sluice_settings(daemons) | SETTINGS | yarn_settings(yarn, "client")
+        settings["spark.sluice.endpoints"] = daemons.tcp_endpoints
+        with YarnApplication(
+            "yarn-node", "yarn", directory, settings, archive="-XX:TieredStopAtLevel=1"
+        ) as running:
+            yield Both(own, running, daemons), daemons
+
+
 def yarn_settings(yarn: YarnCluster, mode: str) -> dict[str, str]:
     """Return what an application needs on this cluster besides its shuffles."""
     environment = {
@@ -183,6 +198,22 @@ def test_a_killed_container_repeats_no_map_task(
     assert "FetchFailed" not in events.task_ends()
     assert events.task_ends()["ExecutorLostFailure"] == 1
     assert events.executors_removed() == 1
+
+
+def test_executors_use_the_taskmanager_of_their_node(
+    yarn: YarnCluster, on_node: tuple[Both, Daemons], barrier: Barrier
+):
+    both, daemons = on_node
+    both.sluice.fill_slots(barrier, SLOTS)
+    for executor in yarn.executors(both.sluice.application_id):
+        variables = Path(f"/proc/{executor.pid}/environ").read_text("utf-8").split("\0")
+        assert {f"{name}={value}" for name, value in PLACE.items()} <= set(variables)
+    before = [daemon.status().counters.map_outputs_committed for daemon in daemons]
+    compared = both.compare("prepare", maps=MAPS)
+    assert compared.differences == []
+    after = [daemon.status().counters.map_outputs_committed for daemon in daemons]
+    committed = [new - old for new, old in zip(after, before, strict=True)]
+    assert committed == [0, MAPS]
 
 
 def test_idle_executors_leave_and_others_read_what_they_wrote(own: Application, on_yarn: OnYarn):

@@ -23,7 +23,9 @@ public final class MiniYarn {
                     // Leaves the logs of containers for who looks into a failure.
                     Map.entry("yarn.nodemanager.delete.debug-delay-sec", "600"),
                     // JAVA_TOOL_OPTIONS has the hosts file of the JVM.
-                    Map.entry("yarn.nodemanager.env-whitelist", "JAVA_HOME,JAVA_TOOL_OPTIONS"),
+                    Map.entry(
+                            "yarn.nodemanager.env-whitelist",
+                            "JAVA_HOME,JAVA_TOOL_OPTIONS,SLUICE_NODE,SLUICE_ZONE"),
                     Map.entry("yarn.scheduler.capacity.maximum-am-resource-percent", "1.0"),
                     Map.entry("yarn.scheduler.capacity.root.queues", "default"),
                     Map.entry("yarn.scheduler.capacity.root.default.capacity", "100"),

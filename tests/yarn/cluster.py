@@ -28,6 +28,10 @@ JARS_VARIABLE = "SLUICE_YARN_JARS"
 """Names the cluster's jars for the tests."""
 
 NODE_MANAGERS = 2
+NODE = "yarn-node"
+PLACE = {"SLUICE_NODE": NODE, "SLUICE_ZONE": "yarn-zone"}
+"""In the environment of the NodeManagers, which pass it to their containers."""
+
 START_TIMEOUT_SECONDS = 120.0
 KILL_TIMEOUT_SECONDS = 60.0
 
@@ -69,7 +73,7 @@ class YarnCluster:
                     "YARN cluster",
                     [*command, str(data), str(self.configuration), str(NODE_MANAGERS)],
                     log_path=self.directory / "yarn.log",
-                    environment=self.environment,
+                    environment=self.environment | PLACE,
                     directory=self.directory,
                 )
             )
