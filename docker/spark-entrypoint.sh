@@ -1,6 +1,7 @@
 #!/bin/sh
-# Runs what Spark on Kubernetes asks for: it starts a container with the word `driver` or `executor`,
-# and describes an executor in variables. Everything else is a command, as in docker-compose.yml.
+# Starts drivers and executors of Spark on Kubernetes: Spark runs the image with the argument
+# `driver` or `executor`, and describes an executor in variables. Other arguments are a command to
+# run, as in docker-compose.yml.
 set -eu
 
 case "${1-}" in
@@ -24,7 +25,7 @@ case "${1-}" in
       --hostname "$SPARK_EXECUTOR_POD_IP" \
       --resourceProfileId "$SPARK_RESOURCE_PROFILE_ID" \
       --podName "$SPARK_EXECUTOR_POD_NAME" "$@"
-    # An option may contain blanks, so each goes in front of the others as one word.
+    # An option may contain blanks, so each is put in front of the others as one word.
     count=$(env | grep -c '^SPARK_JAVA_OPT_[0-9]*=' || true)
     while [ "$count" -gt 0 ]; do
       count=$((count - 1))

@@ -65,7 +65,7 @@ CONSUME_WHEN_FINISHED: Final = 2
 
 MEMBER_ACTIVE: Final = 0
 MEMBER_DRAINING: Final = 1
-"""It takes no new map outputs, and serves those that it has until it stops."""
+"""The TaskManager takes no new map outputs, and serves the others until it stops."""
 
 PROCESS_PORT_STEP: Final = 2
 """Distance of the ports of two data processes: by default the HTTP port follows the first one."""

@@ -58,10 +58,10 @@ _endpoints_option = click.option(
     "--kubernetes",
     "mode",
     type=click.Choice(kubernetes.MODES),
-    help="Executors are pods; the mode of the Helm chart.",
+    help="For Kubernetes: the mode of the Helm chart.",
 )
 @click.option(
-    "--token-secret", metavar="NAME", help="Kubernetes: Secret of the driver with the key token."
+    "--token-secret", metavar="NAME", help="Kubernetes: Secret for the driver, with the key token."
 )
 @click.option("--ca-secret", metavar="NAME", help="Kubernetes: Secret with ca.crt, for TLS.")
 @click.option(

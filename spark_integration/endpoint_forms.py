@@ -39,7 +39,7 @@ def check_form(text: str) -> None:
         directory = text.rpartition("/")[0]
         if not text.startswith("unix:/") or glob.has_magic(directory):
             raise InvalidAddress(
-                "A pattern of sockets is not usable",
+                "The pattern of sockets is not valid",
                 value=text,
                 remedy="Write an absolute path with a wildcard after its last slash only, such as "
                 "unix:/run/sluice/*.sock",
@@ -58,7 +58,7 @@ def _name_and_port(text: str) -> tuple[str, int]:
         or not 0 < port <= MAX_PORT
     ):
         raise InvalidAddress(
-            "A name of TaskManagers is not usable",
+            "The name of TaskManagers is not valid",
             value=text,
             limit=f"a host name of at most {_MAX_NAME_BYTES} characters, and a port from 1 to "
             f"{MAX_PORT}",

@@ -29,13 +29,13 @@ _SIZE: Final = re.compile(r"[1-9][0-9]*(Ki|Mi|Gi|Ti|k|M|G|T)?")
 
 
 class PodOptions(NamedTuple):
-    """What pods of an application get.
+    """Options for the pods of an application.
 
     Attributes:
-        mode: Of the chart: one of ``MODES``.
-        token_secret: Secret with a submit token at the key ``token``; None: none.
-        ca_secret: Secret with the authority of the TaskManagers at ``ca.crt``; None: none.
-        tls_secret: The same with a certificate of clients at ``tls.crt`` and ``tls.key``.
+        mode: The mode of the chart, one of ``MODES``.
+        token_secret: Secret with a submit token in the key ``token``; None: none.
+        ca_secret: Secret with the authority of the TaskManagers in ``ca.crt``; None: none.
+        tls_secret: The same with a client certificate in ``tls.crt`` and ``tls.key``.
         pod_template: File with the pod template of executors; None: none.
         local_dir_size: Limit of the executors' local directory; None: Spark's own directory.
     """
@@ -49,10 +49,10 @@ class PodOptions(NamedTuple):
 
 
 def endpoint_list(mode: str, endpoints: str | None) -> str:
-    """Return the endpoints of an application: in the mode ``daemonset`` the socket is the first.
+    """Return the endpoints of an application; for ``daemonset`` the socket comes first.
 
     Raises:
-        SparkIntegrationError: There are none that a driver reaches.
+        SparkIntegrationError: The driver cannot reach any of them.
     """
     listed = [each.strip() for each in (endpoints or "").split(",") if each.strip()]
     if not any(not each.startswith("unix:") for each in listed):
@@ -69,8 +69,8 @@ def pod_conf(options: PodOptions) -> dict[str, str]:
     """Return the settings of Spark that give pods what Sluice needs.
 
     Raises:
-        SparkIntegrationError: A name or a size is not one of Kubernetes, or both Secrets for TLS
-            are given.
+        SparkIntegrationError: A name or a size is not valid in Kubernetes, or both Secrets for
+            TLS are given.
     """
     for name in (options.token_secret, options.ca_secret, options.tls_secret):
         if name is not None and not _NAME.fullmatch(name):
@@ -82,7 +82,7 @@ def pod_conf(options: PodOptions) -> dict[str, str]:
             )
     if options.ca_secret is not None and options.tls_secret is not None:
         raise SparkIntegrationError(
-            "Two Secrets are given for TLS",
+            "Both --tls-secret and --ca-secret are given",
             value=f"{options.ca_secret}, {options.tls_secret}",
             remedy="Give --tls-secret if TaskManagers require certificates, else --ca-secret",
         )
@@ -100,7 +100,7 @@ def pod_conf(options: PodOptions) -> dict[str, str]:
     if options.local_dir_size is not None:
         if not _SIZE.fullmatch(options.local_dir_size):
             raise SparkIntegrationError(
-                "This is not a size of Kubernetes",
+                "This is not a size in Kubernetes notation",
                 value=options.local_dir_size,
                 remedy="Write it like 512Mi or 2Gi",
             )
@@ -125,7 +125,7 @@ def _tls_conf(options: PodOptions) -> dict[str, str]:
         conf["spark.sluice.ssl.certChain"] = f"{TLS_DIRECTORY}/tls.crt"
         conf["spark.sluice.ssl.privateKey"] = f"{TLS_DIRECTORY}/tls.key"
     if options.mode == DAEMONSET or options.tls_secret is None:
-        # Certificates have no addresses of nodes, and an authority that the chart makes signs one
-        # certificate only.
+        # A DaemonSet advertises addresses of nodes, which certificates do not have. An authority
+        # that the chart makes signs one certificate only, so the check would add nothing.
         conf["spark.sluice.ssl.checkHostName"] = "false"
     return conf

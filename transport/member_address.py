@@ -1,4 +1,4 @@
-"""Where the other TaskManagers of a cluster are: an address, or a name in the DNS with many."""
+"""Where other TaskManagers are: an address, or a DNS name with several addresses."""
 
 import re
 from typing import Final, NamedTuple
@@ -16,7 +16,7 @@ _DNS_NAME: Final = re.compile(
 
 
 class DnsName(NamedTuple):
-    """A name in the DNS whose addresses are all TaskManagers, such as a headless service."""
+    """A DNS name whose addresses are all TaskManagers, such as a headless service."""
 
     name: str
     port: int
@@ -40,7 +40,7 @@ def parse_member(text: str) -> Address | DnsName:
         address = Address.parse(text)
         if not address.port:
             raise InvalidAddress(
-                "A socket is not the address of another host",
+                "A Unix socket is not the address of another host",
                 value=text,
                 remedy="Write HOST:PORT, or dns:NAME for all addresses of a name",
             )
@@ -49,7 +49,7 @@ def parse_member(text: str) -> Address | DnsName:
     port = DATA_PORT if found is None or found["port"] is None else int(found["port"])
     if found is None or len(found["name"]) > MAX_NAME_BYTES or not 0 < port <= MAX_PORT:
         raise InvalidAddress(
-            "A name of TaskManagers is not usable",
+            "The name of TaskManagers is not valid",
             value=text,
             limit=f"at most {MAX_NAME_BYTES} letters, digits, - _ and . and a port 1 to {MAX_PORT}",
             remedy="Write dns:NAME or dns:NAME:PORT, such as dns:sluice.default.svc:7337",

@@ -129,7 +129,7 @@ class NetworkEnvironment:
         self.peer_credit_waits = Histogram()
         """Waits for credit of the channels that other TaskManagers read."""
         self.http_port = config.http.http_port
-        """The port of its HTTP server, once that listens."""
+        """The port of its HTTP server: the configured one until the server listens."""
         self.handlers: dict[Connection, Handler] = {}
         """Accepted connections that are past the handshake."""
         self.embedded: set[EmbeddedClient] = set()
@@ -167,7 +167,7 @@ class NetworkEnvironment:
         self.reports = MemberReports(
             self._report, lambda place: self.copies.services.watches.reported(place)
         )
-        """What this TaskManager and the members of its cluster report to each other."""
+        """The reports that this TaskManager and the members of its cluster exchange."""
         stack.callback(self.reports.close)
         self.connector = PeerConnector(
             transport,
@@ -527,7 +527,7 @@ class NetworkEnvironment:
             self.reports.subscribe(connection)
 
     def _report(self) -> MemberReport:
-        """Return what this TaskManager reports of itself."""
+        """Return what this TaskManager reports about itself."""
         producers = [each for each in self.handlers.values() if isinstance(each, ProducerHandler)]
         tiers = () if self.is_draining else self.store.tiers()
         return MemberReport(

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from .reports import DoctorCheck
 
 ANSWER_SECONDS: Final = 5.0
-"""Time in which a TaskManager must have answered."""
+"""Time in which a TaskManager must answer."""
 
 MAX_ADDRESSES: Final = 256
 """Maximum number of addresses of a name that are checked."""
@@ -43,7 +43,7 @@ _REMEDIES: Final = {
 
 
 def named_members(config: TaskManagerConfig) -> Iterator[DoctorCheck]:
-    """Resolve the names of the setting ``taskmanagers``, and greet each address as a member does.
+    """Resolve the names of the setting ``taskmanagers``, and connect to each address.
 
     Args:
         config: Has the names, the cluster secret and the TLS settings.
@@ -78,7 +78,7 @@ def _named(
     answers = asyncio.run(_greet_all(name, asked, transport, secrets))
     for address, answer in zip(asked, answers, strict=True):
         if isinstance(answer, str):
-            yield ok(f"member {address}", f"TaskManager {answer} is of this cluster")
+            yield ok(f"member {address}", f"TaskManager {answer} belongs to this cluster")
         else:
             yield problem(
                 f"member {address}",

@@ -174,7 +174,7 @@ def taskmanager(config_file: Path | None, place: str | None, **flags: str | None
 
 
 def _service_manager() -> ServiceManager | None:
-    """Return the service manager that has started this process and wants to be notified."""
+    """Return the service manager that this process must notify, or None."""
     if "NOTIFY_SOCKET" not in os.environ:
         return None
     from ..shuffle.taskmanager.process.service_manager import ServiceManager

@@ -112,7 +112,7 @@ def test_selectors_find_the_pods(branch: Branch):
 
 
 @each_branch
-def test_what_a_pod_mounts_is_there(branch: Branch):
+def test_every_mount_of_a_pod_has_a_volume(branch: Branch):
     objects = rendered(branch)
     assert objects.mounts(), "a mount without a volume is a KeyError"
     made = {(each["kind"], each["metadata"]["name"]) for each in objects}

@@ -74,7 +74,7 @@ def test_a_bad_value_is_refused(values: Values, message: str):
         (nested("config.quotas.quota_channels", [{"a": 1}]), "map"),
     ],
 )
-def test_a_setting_that_toml_has_not_is_refused(values: Values, message: str):
+def test_a_setting_without_a_toml_form_is_refused(values: Values, message: str):
     assert message in refusal(values)
 
 

@@ -100,7 +100,7 @@ def test_the_data_moves_if_the_api_server_does_not_say(
     Handler.nodes = {"node-1": answer}
     command, errors = run(tmp_path, port, "node-1")
     assert command == MIGRATES
-    assert "the node is taken as cordoned" in errors
+    assert "assuming that the node is cordoned" in errors
 
 
 def test_the_data_moves_if_nothing_answers(tmp_path: Path, port: int):

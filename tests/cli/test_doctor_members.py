@@ -73,7 +73,7 @@ def test_every_address_of_a_name_is_greeted(tmp_path: Path, resolve):
         for daemon in daemons:
             daemon.kill()
     assert found[0] == f"ok dns:{NAME}:{port}: it has 4 addresses. "
-    assert "is of this cluster" in found[1]
+    assert "belongs to this cluster" in found[1]
     assert "give both the same cluster secret" in found[2]
     assert "advertised_host" in found[3]
     assert "No TaskManager answers" in found[4]

@@ -54,7 +54,7 @@ def test_a_driver_is_submitted_in_client_mode(programs: Path):
     assert tuple(found[-4:]) == given
 
 
-def test_an_executor_gets_what_its_variables_say(programs: Path):
+def test_an_executor_gets_the_options_of_its_variables(programs: Path):
     options = {f"SPARK_JAVA_OPT_{number}": f"-Doption={number} $x" for number in range(12)}
     found = words(programs, "executor", **EXECUTOR, **options)
     assert found[0] == "java"

@@ -77,11 +77,11 @@ class Api:
         return json.loads(self._send("POST", path, body))
 
     def patch(self, path: str, body: dict[str, Any]) -> Any:
-        """Change an object by a merge patch."""
+        """Apply a merge patch to an object."""
         return json.loads(self._send("PATCH", path, body, "application/merge-patch+json"))
 
     def delete(self, path: str, grace_seconds: int | None = None) -> None:
-        """Delete an object, or all objects of a list; nothing happens if there is none."""
+        """Delete an object, or all objects of a list. Idempotent."""
         body: dict[str, Any] = {"propagationPolicy": "Background"}
         if grace_seconds is not None:
             body["gracePeriodSeconds"] = grace_seconds

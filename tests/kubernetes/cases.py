@@ -1,4 +1,4 @@
-"""The cases: each is a function, whose docstring is its claim and which returns what it counted.
+"""The cases: functions whose docstring is the claim; each returns a text with its counts.
 
 A case raises ``ComposeTestFailed`` if its claim does not hold.
 """
@@ -25,8 +25,8 @@ REDUCES = 8
 _SLOTS = 2
 """Tasks that run at a time."""
 _ANY_TASKMANAGER = {
-    # Executors that do not know their node choose among all TaskManagers, each for itself: it is
-    # most unlikely that none of so many chooses a certain one.
+    # Executors that do not know their node each choose among all TaskManagers. With so many
+    # executors it is very unlikely that none chooses the added one.
     "spark.kubernetes.executor.podTemplateFile": "",
     "spark.executor.instances": "8",
 }
@@ -39,7 +39,7 @@ _KEPT = {"secret", "persistentvolumeclaim"}
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What a case works on.
+    """Everything that a case uses.
 
     Attributes:
         installation: Of the chart; installed, except for the cases of ``UNINSTALLED``.
@@ -64,12 +64,12 @@ def installed(setting: Setting) -> str:
 
 
 def same_result(setting: Setting) -> str:
-    """An application in cluster mode gives what it gives with Spark's own shuffle."""
+    """An application in cluster mode has the same result as with Spark's own shuffle."""
     spark = setting.installation.spark
     ours, counts = spark.submit("demo", DEMO).finish()
     if ours.get("shuffle") != SLUICE_MANAGER:
         raise ComposeTestFailed(f"the application used {ours}, expected {SLUICE_MANAGER}")
-    # Without the plugin its settings mean nothing.
+    # Without the plugin its settings have no effect.
     own_settings = dict.fromkeys(spark.settings, "")
     own, _ = spark.submit("own", DEMO, settings=own_settings).finish()
     if own.get("shuffle") != "sort":
@@ -148,7 +148,7 @@ def rolling_update(setting: Setting) -> str:
 
 
 def scaled(setting: Setting) -> str:
-    """A TaskManager that is added gets map outputs; when it leaves, others serve them."""
+    """A new TaskManager gets map outputs; when it leaves, others serve them."""
     installation = setting.installation
     installation.upgrade(replicas=len(NODES) + 1)
     installation.wait_ready(len(NODES) + 1)
@@ -173,7 +173,7 @@ def scaled(setting: Setting) -> str:
 
 
 def upgraded(setting: Setting) -> str:
-    """No map task runs again when ``helm upgrade`` replaces the chart and image of before."""
+    """No map task runs again when ``helm upgrade`` replaces an older chart and image."""
     installation, older = setting.installation, setting.older
     if older is None:
         raise ComposeTestFailed("there is no older release")
@@ -190,7 +190,7 @@ def upgraded(setting: Setting) -> str:
 
 
 def isolated(setting: Setting) -> str:
-    """A pod of another namespace does not reach the data port; a pod of Spark does."""
+    """Spark's pods reach the data port; a pod of another namespace does not."""
     installation = setting.installation
     policies = installation.cluster.policies
     policies.wait()
@@ -207,7 +207,7 @@ def isolated(setting: Setting) -> str:
 
 
 def uninstalled(setting: Setting) -> str:
-    """After ``helm uninstall`` nothing of the release is left but what the chart says it keeps."""
+    """``helm uninstall`` only leaves the objects that the chart keeps."""
     installation = setting.installation
     before = installation.leftovers()
     installation.uninstall()

@@ -42,7 +42,7 @@ _KERNEL_SETTINGS = (
     "kernel/panic",
     "kernel/panic_on_oops",
 )
-"""What a kubelet sets for the whole machine."""
+"""Kernel settings that a kubelet changes for the whole machine."""
 _OWN_NAMESPACES = {"default", "kube-node-lease", "kube-public", "kube-system"}
 
 
@@ -165,7 +165,7 @@ def running_cluster(images: list[Image]) -> Iterator[Cluster]:
 
 
 def program_image(name: str, program: str) -> Image:
-    """Return an image that contains a single program of the cluster's binaries."""
+    """Return an image with one of the cluster's programs."""
     archive = BUILD / "images" / f"{program}.tar"
     if archive.is_file() and archive.stat().st_mtime > (BINARIES / program).stat().st_mtime:
         return Image(name, archive)
@@ -200,7 +200,7 @@ def _keep_logs(logs: Path) -> None:
 
 @contextmanager
 def _kernel_settings() -> Iterator[None]:
-    """Set what the block changes in the kernel back at the end."""
+    """Restore the kernel settings that the block changes."""
     paths = [Path("/proc/sys") / name for name in _KERNEL_SETTINGS]
     before = {path: path.read_text() for path in paths}
     try:

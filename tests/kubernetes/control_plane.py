@@ -127,7 +127,7 @@ def control_plane(directory: Path, binaries: Path, nodes: list[str]) -> Iterator
         for name, command in commands.items():
             process = ManagedProcess(
                 name,
-                # It ends with this process, whatever ends that.
+                # It ends with this process, even if a signal kills that.
                 ("setpriv", "--pdeathsig", "KILL", *command),
                 log_path=directory / "logs" / f"{name}.log",
                 environment=os.environ,

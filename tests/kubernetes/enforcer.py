@@ -32,13 +32,13 @@ class Enforcer:
         self._problem = ""
 
     def wait(self) -> None:
-        """Return when all that the API has now is enforced.
+        """Return when all current policies are enforced.
 
         Raises:
             ComposeTestFailed: It is not, with the reason.
         """
         with self._changed:
-            # The pass that runs now may have begun before.
+            # The running pass may have read older policies.
             target = self._passes + 2
             if not self._changed.wait_for(lambda: self._passes >= target, _END_SECONDS):
                 raise ComposeTestFailed("network policies were not enforced in time")

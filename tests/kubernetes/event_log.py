@@ -1,4 +1,4 @@
-"""What Spark's event log says about tasks that ran again."""
+"""Counts tasks that ran again, from Spark's event log."""
 
 from __future__ import annotations
 

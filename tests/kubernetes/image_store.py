@@ -36,9 +36,9 @@ path = "{directory}/opt"
 
 
 def image_store(images: Sequence[Image]) -> Path:
-    """Return the directory of a containerd that has these images and has ended.
+    """Return the directory of a stopped containerd that has these images.
 
-    It is kept for the next run with the same images; those of others are removed.
+    It is kept for the next run with the same images; other directories are removed.
     """
     contents = "".join(f"{image.name} {image.archive.stat().st_mtime_ns}\n" for image in images)
     store = _STORES / hashlib.sha256(contents.encode()).hexdigest()[:12]
@@ -68,9 +68,9 @@ def image_store(images: Sequence[Image]) -> Path:
 
 
 def copy_store(store: Path, target: Path) -> None:
-    """Make a copy that another containerd may work on: only its databases are its own.
+    """Make a copy of a store for another containerd.
 
-    Files of layers are never written to, so they are hard links.
+    Files of layers are never written to, so they are hard links; only databases are copied.
     """
     run(["cp", "--archive", "--link", store, target], timeout_seconds=_COPY_SECONDS)
     for database in target.rglob("*.db"):

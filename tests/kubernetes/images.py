@@ -1,4 +1,4 @@
-"""Images of the Dockerfile as archives, made when what they are built from has changed."""
+"""Images of the Dockerfile as archives, built when their sources have changed."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _SOURCES = (
     "docker",
     "tests/vectors",
 )
-"""What the Dockerfile copies, without texts for people."""
+"""What the Dockerfile copies, without documentation."""
 _LEFT_OUT = {"__pycache__", "target"}
 
 
@@ -60,11 +60,11 @@ class Image:
 
 @dataclass(frozen=True, slots=True)
 class OlderRelease:
-    """What is upgraded to the current chart and image.
+    """The chart and image that are upgraded to the current ones.
 
     Attributes:
-        commit: Where it is from.
-        image: Of TaskManagers.
+        commit: The commit of both.
+        image: The image of TaskManagers.
         chart: Directory of the chart; None if there was none yet.
     """
 
@@ -76,7 +76,7 @@ class OlderRelease:
 def product_images(root: Path = REPOSITORY, targets: Sequence[str] = TARGETS) -> dict[str, Image]:
     """Return the images of a checkout by target of its Dockerfile; build them if there are none.
 
-    Their tag is a digest of what they are built from.
+    Their tag is a digest of their sources.
     """
     digests = {target: sources_digest(root, target) for target in targets}
     images = {
@@ -99,7 +99,7 @@ def product_images(root: Path = REPOSITORY, targets: Sequence[str] = TARGETS) ->
 
 
 def built_images() -> dict[str, Image]:
-    """Return the newest images that were built, whatever the checkout has now.
+    """Return the newest images that were built, even if the checkout has changed.
 
     Raises:
         ComposeTestFailed: There are none.
@@ -119,7 +119,7 @@ def older_release(revision: str | None = None) -> OlderRelease:
     """Return chart and image of a commit.
 
     Args:
-        revision: The commit; None: that before the last commit that changed one of them.
+        revision: The commit; None: the one before the last change of chart or image.
 
     Raises:
         ComposeTestFailed: There is no such commit.
@@ -159,7 +159,7 @@ def forget_others(images: Sequence[Image]) -> None:
 def sources_digest(root: Path, target: str) -> str:
     """Return a digest of the files that go into an image, and of their paths.
 
-    The jar counts for Spark only: it is in the other image too, and not used there.
+    The jar only counts for Spark: the other image has it too, but does not use it.
     """
     digest = hashlib.sha256()
     for path in _files(root, _LEFT_OUT if target == "spark" else _LEFT_OUT | {"jars"}):

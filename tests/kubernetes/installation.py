@@ -49,9 +49,9 @@ class Installation:
     """A release of the chart in a namespace of its own, with a place for Spark applications.
 
     Args:
-        cluster: Where it is.
+        cluster: The cluster.
         mode: The chart's ``mode``.
-        images: Of the product, by target of the Dockerfile.
+        images: Images of the product, by target of the Dockerfile.
         chart: Directory of the chart.
     """
 
@@ -105,7 +105,7 @@ class Installation:
             "cpu": {"request": "100m"},
             "storage": {"size": "1Gi", "storageClassName": _STORAGE_CLASS},
             "config": {"storage": {"min_free_bytes": 0}},
-            # No policies apply to the network of a node, in which a DaemonSet is.
+            # Policies do not apply to a DaemonSet, because it uses the network of its node.
             "networkPolicy": {
                 "enabled": self.mode == "StatefulSet",
                 "clientNamespaces": [self.spark_namespace],
@@ -167,7 +167,7 @@ class Installation:
         self.cluster.api.delete(f"/api/v1/namespaces/{self.namespace}/pods/{pod}", grace_seconds=0)
 
     def wait_ready(self, count: int = len(NODES)) -> None:
-        """Wait until there are that many pods, and all are ready."""
+        """Wait until there are ``count`` pods, and all are ready."""
 
         def ready() -> bool | str:
             self.cluster.check()
@@ -185,7 +185,7 @@ class Installation:
         )
 
     def committed(self, application: str) -> dict[str, int]:
-        """Return how many map outputs of an application each TaskManager has, by its pod."""
+        """Return the number of map outputs of an application by TaskManager pod."""
         ready = [str(pod["metadata"]["name"]) for pod in self.pods() if _is_ready(pod)]
         return {
             name: sum(
@@ -213,7 +213,7 @@ class Installation:
             *("get", names, "--all-namespaces", "--output=name", "--ignore-not-found"),
             f"--selector={_LABELS}",
         )
-        # Beside warnings about old kinds.
+        # kubectl also prints warnings about old kinds.
         return sorted(
             {line for line in found.splitlines() if re.fullmatch(r"[a-z.0-9]+/\S+", line)}
         )
@@ -242,7 +242,7 @@ class Installation:
         self.cluster.api.delete(f"/api/v1/namespaces/{self.spark_namespace}/pods", grace_seconds=0)
 
     def remove(self) -> None:
-        """Remove everything, also what an uninstalled release leaves: data on nodes, volumes."""
+        """Remove everything, including what `helm uninstall` leaves: data on nodes, volumes."""
         for namespace in (self.spark_namespace, self.namespace):
             self.cluster.delete_namespace(namespace)
         for volume in self.cluster.api.items("/api/v1/persistentvolumes"):

@@ -1,4 +1,4 @@
-"""Removes what runs have left that were killed: their processes have ended with them."""
+"""Removes leftovers of killed runs, whose processes have ended."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 PREFIX = "sluice-k8s-"
-"""Begins the name of everything that a run makes on the machine; the id of its process follows."""
+"""Prefix of all names that a run uses on the machine; the id of its process follows."""
 _SECONDS = 20
 
 

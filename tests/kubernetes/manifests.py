@@ -18,7 +18,7 @@ _COREFILE = """
   }
 }
 """
-"""Other names are unknown at once: no server outside of the cluster is asked."""
+"""Other names fail at once: no server outside the cluster is asked."""
 
 
 def cluster_dns(image: str) -> list[dict[str, Any]]:
@@ -69,7 +69,7 @@ def cluster_dns(image: str) -> list[dict[str, Any]]:
                     "metadata": {"labels": _DNS},
                     "spec": {
                         "serviceAccountName": "coredns",
-                        # The only one: it stays where a node is drained.
+                        # There is only one, so it stays when its node is drained.
                         "nodeSelector": {"kubernetes.io/hostname": "node-1"},
                         "tolerations": [{"operator": "Exists"}],
                         "containers": [container],

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 CONTROL_ADDRESS = "198.19.0.1"
-"""Of the control plane. 198.18.0.0/15 is set aside for tests."""
+"""Address of the control plane. 198.18.0.0/15 is reserved for tests."""
 PODS = "198.19.128.0/17"
 """Addresses of all pods."""
 SERVICES = "198.19.64.0/20"
@@ -28,7 +28,7 @@ class NodeNetwork:
     """The network namespace of a node."""
 
     name: str
-    """Of the namespace, below ``/run/netns``."""
+    """Name of the namespace, below ``/run/netns``."""
     address: str
     pods: str
     """Addresses of its pods."""
@@ -42,7 +42,7 @@ def cluster_network(name: str, nodes: int) -> Iterator[list[NodeNetwork]]:
     so addresses and ports are always the same.
 
     Args:
-        name: Begins the names of the namespaces; unique on the machine.
+        name: Prefix of the namespaces' names; unique on the machine.
         nodes: How many nodes to make, at most 9.
     """
     networks = [

@@ -51,9 +51,9 @@ class Node:
     are hidden by its own ones.
 
     Args:
-        name: Of the node.
-        network: Of the node.
-        directory: For its files; the path must be short, since sockets are there.
+        name: Name of the node.
+        network: Network of the node.
+        directory: For its files; the path must be short, because it has sockets.
         group: Name of its control groups; unique on the machine.
     """
 
@@ -62,7 +62,7 @@ class Node:
         self.network = network
         self._directory = directory
         self._group = group
-        # Beside the store, whose files it has as links.
+        # Next to the store, because its files are hard links into it.
         self._images = BUILD / "nodes" / group
         self._processes: list[ManagedProcess] = []
         self._enter: list[str] = []
@@ -147,7 +147,7 @@ class Node:
         """Raise if one of its processes has ended.
 
         Raises:
-            ComposeTestFailed: With the end of its output.
+            ComposeTestFailed: A process has ended; the text has the end of its output.
         """
         for process in self._processes:
             if not process.running:
@@ -173,7 +173,7 @@ class Node:
         )
         (directory / "cni").mkdir()
         (directory / "cni" / "pods.conflist").write_text(json.dumps(_pod_network(self.network)))
-        # Names outside of the cluster are unknown.
+        # Names outside the cluster are unknown.
         (directory / "resolv.conf").write_text("")
         (directory / "kubelet.json").write_text(json.dumps(_kubelet(directory)))
 
@@ -195,7 +195,7 @@ def _kubelet(directory: Path) -> dict[str, object]:
         "enforceNodeAllocatable": [],
         "failSwapOn": False,
         "failCgroupV1": False,
-        # Only what runs in the cluster's own network reaches its port.
+        # Only processes in the cluster's own network reach its port.
         "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": False}},
         "authorization": {"mode": "AlwaysAllow"},
         "clusterDNS": [DNS_ADDRESS],
@@ -208,7 +208,7 @@ def _kubelet(directory: Path) -> dict[str, object]:
 
 
 def _proxy(name: str, address: str, kubeconfig: Path) -> dict[str, object]:
-    # Limits of connection tracking belong to the machine.
+    # Limits of connection tracking apply to the whole machine.
     unchanged = {"maxPerCore": 0, "min": 0}
     return {
         "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",

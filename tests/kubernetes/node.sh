@@ -1,5 +1,5 @@
-# First process of a node: goes into namespaces and control groups of its own, gives them the
-# directories that a node has for itself, and stays. Everything on the node ends with it, mounts too.
+# First process of a node: enters its own namespaces and control groups, mounts the node's own
+# directories there, and stays. When it ends, all processes and mounts of the node end.
 set -euo pipefail
 directory=$1 group=$2
 
@@ -11,7 +11,7 @@ if [ $# -eq 2 ]; then
 fi
 
 mount --make-rshared /
-# Mounted again, a hierarchy begins at the group of the node.
+# After it is mounted again, a hierarchy begins at the group of the node.
 for hierarchy in /sys/fs/cgroup/*; do
   [ -f "$hierarchy/cgroup.procs" ] || continue
   read -r kind options < <(findmnt --noheadings --first-only --output FSTYPE,FS-OPTIONS "$hierarchy")
@@ -31,5 +31,5 @@ mount -t tmpfs -o mode=1777 tmpfs /dev/shm
 mkdir -p /run/netns /var/log/pods /var/log/containers /var/lib/kubelet
 echo "the node is there"
 sleep infinity &
-# Also takes the ends of processes whose parents have ended.
+# Also reaps processes whose parents have ended.
 while :; do wait; done

@@ -18,7 +18,7 @@ _PEERS = {"Ingress": "from", "Egress": "to"}
 
 
 class UnsupportedPolicy(ValueError):
-    """A policy has something that this translation does not know."""
+    """A policy uses something that cannot be translated."""
 
 
 def ruleset(

@@ -49,13 +49,13 @@ _EXECUTORS = 2
 
 @dataclass(frozen=True, slots=True)
 class SparkPlace:
-    """Where applications run, and with what.
+    """The namespace of applications, and their settings.
 
     Attributes:
         cluster: The cluster.
-        namespace: Of all pods.
-        image: Of all pods.
-        settings: Of Sluice.
+        namespace: The namespace of all pods.
+        image: The image of all pods.
+        settings: Settings of Sluice.
         template: Pod template of executors.
     """
 
@@ -66,7 +66,7 @@ class SparkPlace:
     template: Mapping[str, Any]
 
     def prepare(self, secrets: Mapping[str, Mapping[str, str]]) -> None:
-        """Make what applications need: an account that may start pods, and Secrets.
+        """Create an account that may start pods, and Secrets.
 
         Args:
             secrets: Contents of the Secrets by key, by name.
@@ -149,7 +149,7 @@ class SparkPlace:
         return job
 
     def probe(self, name: str, namespace: str, address: str, labels: dict[str, str]) -> str:
-        """Connect to a data port from a pod of its own; return how that went.
+        """Connect to a data port from a new pod; return the result.
 
         Args:
             name: Of the pod.
@@ -197,7 +197,7 @@ class SparkPlace:
             "spark.kubernetes.driver.pod.name": f"{name}-driver",
             "spark.kubernetes.driver.request.cores": "100m",
             "spark.kubernetes.executor.request.cores": "100m",
-            # A node that is drained in a test is never this one.
+            # Tests never drain this node.
             "spark.kubernetes.driver.node.selector.kubernetes.io/hostname": "node-1",
             "spark.kubernetes.executor.podTemplateFile": f"{SHARED}/executor.json",
             "spark.kubernetes.submission.waitAppCompletion": "false",
@@ -274,12 +274,12 @@ class SparkJob:
         )
 
     def release(self, *points: str) -> None:
-        """Let tasks go on at these points, now and later."""
+        """Let tasks continue at these points, now and later."""
         for point in points:
             (self._shared / f"go-{point}").touch()
 
     def finish(self) -> tuple[dict[str, str], TaskCounts]:
-        """Wait for the end of the application; return what it printed at last, and its tasks.
+        """Wait for the end of the application; return its printed outcome and its tasks.
 
         Raises:
             ComposeTestFailed: It failed, or did not end in time.

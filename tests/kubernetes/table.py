@@ -14,12 +14,12 @@ _HEAD = ("case", "result", "seconds", "counted")
 
 @dataclass(frozen=True, slots=True)
 class CaseResult:
-    """How a case went.
+    """The result of a case.
 
     Attributes:
-        name: Of the case.
+        name: Name of the case.
         seconds: How long it took.
-        counted: What it counted, or the first line of what went wrong.
+        counted: Its counts, or the first line of the failure.
         passed: Whether its claim holds.
     """
 

@@ -80,7 +80,7 @@ def test_peers_that_do_not_exist_allow_nothing():
     assert rules["ingress_10_0_0_1"] == ["counter drop"]
 
 
-def test_a_rule_without_peers_allows_everybody():
+def test_a_rule_without_peers_allows_all_peers():
     rules = chains(
         ruleset(
             [policy(**app("server"), ingress=[{"ports": [{"port": "data"}]}])], PODS, NAMESPACES

@@ -1,4 +1,4 @@
-"""TaskManagers join, leave, restart and change their addresses, one after the other."""
+"""Lets TaskManagers join, leave, restart and change addresses, one after the other."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Churn:
         self._thread = threading.Thread(target=self._work, name="churn", daemon=True)
 
     def start_members(self) -> None:
-        """Start the first ones; call it before the context is entered."""
+        """Start the first TaskManagers; call it before the context is entered."""
         for _ in range(LEAST):
             self._join()
 

@@ -1,4 +1,4 @@
-"""Spark jobs for a long time while TaskManagers come, go and move: `make soak`.
+"""Runs Spark jobs for a long time while TaskManagers come, go and move: `make soak`.
 
     .venv/bin/python -m tests.soak.run --minutes 30 --seed 1
 
@@ -81,7 +81,7 @@ class Soak:
         self._timeline = Timeline()
 
     def run(self) -> None:
-        """Run it; :attr:`problems` has what was found."""
+        """Run the jobs and changes; :attr:`problems` has the problems found."""
         with Application("own", LOCAL_MASTER, self._directory, SETTINGS) as own:
             expected = {job: own.rows(job) for job in JOBS}
         secret, token = self._directory / "secret", self._directory / "token"
@@ -178,13 +178,13 @@ class Soak:
         for name, jobs in applications.items():
             again = jobs.repairs.map_reruns.copy()
             del again[SPECULATION]
-            if self._copies.replicas == 1:  # those that are away for too long may cost map tasks
+            if self._copies.replicas == 1:  # long absences may cost map tasks
                 again = Counter({LEFT: again[LEFT], UNKNOWN: again[UNKNOWN]})
             if again.total():
                 self._problem(f"{name}: map tasks ran again: {dict(again)}")
 
     def _expect_quiet(self, members: list[Daemon], cluster: NamedCluster) -> None:
-        """Neither a TaskManager nor a driver or an executor dials one that is gone, after a while.
+        """Check that after a while no process dials a TaskManager that is gone.
 
         The applications are there, but no job runs.
         """
@@ -209,7 +209,7 @@ class Soak:
                 self._problem(f"addresses that were left are dialed: {dialed}")
                 return
         waited = time.monotonic() - began - QUIET_SECONDS
-        self._timeline.note("run", f"after {waited:.0f} s nobody dials those that left")
+        self._timeline.note("run", f"after {waited:.0f} s no process dials TaskManagers that left")
 
     def _expect_nothing_left(self, daemon: Daemon) -> None:
         def left(status: TaskManagerStatus) -> dict[str, object]:
@@ -222,7 +222,7 @@ class Soak:
         try:
             daemon.wait_until(lambda status: not left(status), CLEAN_SECONDS)
         except TimeoutError:
-            self._problem(f"in the end {daemon.host} has {left(daemon.status())}")
+            self._problem(f"at the end {daemon.host} has {left(daemon.status())}")
 
     def _summary(
         self, applications: dict[str, CheckedJobs], churn: Churn, sampler: UsageSampler
@@ -270,7 +270,7 @@ def main() -> int:
     inside = os.environ.get(DIRECTORY_VARIABLE)
     directory = Path(inside or tempfile.mkdtemp(prefix="soak-"))
     if options.find == "dns" and inside is None:
-        # This process goes on with another resolver; its number, and so its server, is the same.
+        # This process continues with another resolver; its id, and so its server, is the same.
         command = resolving_with(NameServer(), directory)
         command += [sys.executable, "-m", "tests.soak.run", *sys.argv[1:]]
         os.execvpe(command[0], command, os.environ | {DIRECTORY_VARIABLE: str(directory)})

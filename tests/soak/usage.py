@@ -1,4 +1,4 @@
-"""What processes use over time: descriptors, memory, and attempts to connect to members."""
+"""Samples descriptors and memory of processes, and their attempts to connect to members."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MIB = 2**20
 
 MAX_DESCRIPTORS = 600
 MAX_DIALS_A_MINUTE = 120.0
-"""Of each TaskManager: one member at a time is away, and it is dialed every few seconds."""
+"""Limit for each TaskManager: one member at a time is away, and is dialed every few seconds."""
 SAMPLES_OF_GROWTH = 60
 """Fewer samples of a process say nothing about growth: it still warms up."""
 GROWTH, SPARE_DESCRIPTORS, SPARE_BYTES = 1.3, 40, 48 * MIB
@@ -46,13 +46,13 @@ class Usage:
 
     @property
     def minutes(self) -> float:
-        """How long it was watched."""
+        """Minutes for which it was watched."""
         return (self.ended - self.began) / 60
 
     def sample(self) -> None:
         """Take a sample, unless the process has ended."""
         with contextlib.suppress(OSError):
-            if _start_ticks(self.pid) != self._start_ticks:  # another process has its number
+            if _start_ticks(self.pid) != self._start_ticks:  # another process has its id
                 return
             status = Path(f"/proc/{self.pid}/status").read_text(encoding="utf-8")
             _, found, after = status.partition("RssAnon:")
@@ -67,7 +67,7 @@ class Usage:
                 self.dials = self.dials_of()
 
     def excess(self) -> Iterator[str]:
-        """Yield what grows, or is above its limit."""
+        """Yield a text for each number that grows or exceeds its limit."""
         if not self.descriptors:
             return
         if max(self.descriptors) > MAX_DESCRIPTORS:
@@ -89,7 +89,7 @@ class Usage:
 
 
 def _start_ticks(pid: int) -> str:
-    """Return when a process started, which tells it from a later one of the same number."""
+    """Return when a process started: a later process may have the same id."""
     stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
     return stat.rpartition(")")[2].split()[19]
 

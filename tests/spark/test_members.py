@@ -94,7 +94,7 @@ def application(
         "spark.sluice.resolveInterval": "1s",
         "spark.sluice.io.connectTimeout": "30s",
         "spark.sluice.driver.pingInterval": "1s",
-        # A TaskManager starts slowly on a machine that does much else.
+        # A TaskManager starts slowly on a busy machine.
         "spark.sluice.reader.returnTimeout": "30s",
         "spark.sluice.reader.refusedTimeout": "30s",
         "spark.driver.extraJavaOptions": f"{java_options(directory)} {UNCACHED}",
@@ -164,7 +164,7 @@ def test_a_taskmanager_that_returns_at_another_address_keeps_its_map_outputs(
     port: int,
     directory: Path,
 ):
-    """Readers that do not find it at its old address find it at the new one."""
+    """Readers that fail at its old address find it at the new one."""
     expected = [own.rows(job).read_text() for job in ("prepare", "read_again")]
     for daemon in first:
         if not daemon.running:

@@ -77,7 +77,7 @@ def test_tls_needs_the_authority_on_both_sides(mode: str) -> None:
     assert made["spark.sluice.ssl.enabled"] == "true"
     assert made["spark.sluice.ssl.caFile"] == "/run/sluice-tls/ca.crt"
     assert "spark.sluice.ssl.certChain" not in made
-    # The authority of the chart has signed no other certificate.
+    # The authority of the chart signs one certificate only.
     assert made["spark.sluice.ssl.checkHostName"] == "false"
 
 
@@ -87,7 +87,7 @@ def test_a_client_certificate_is_used(mode: str) -> None:
     assert made["spark.kubernetes.executor.secrets.sluice-client-tls"] == "/run/sluice-tls"
     assert made["spark.sluice.ssl.certChain"] == "/run/sluice-tls/tls.crt"
     assert made["spark.sluice.ssl.privateKey"] == "/run/sluice-tls/tls.key"
-    # Certificates have the names of a StatefulSet's pods, and no addresses of nodes.
+    # Certificates have names of pods, but a DaemonSet advertises addresses of nodes.
     checks = made.get("spark.sluice.ssl.checkHostName", "true")
     assert checks == ("false" if mode == "daemonset" else "true")
 
@@ -127,18 +127,18 @@ def test_own_options_are_kept() -> None:
         ),
         (
             ["--kubernetes", "statefulset", "--endpoints", SERVICE, "--local-dir-size", "1 GB"],
-            "This is not a size of Kubernetes (value 1 GB",
+            "This is not a size in Kubernetes notation (value 1 GB",
         ),
         (
             [
                 *("--kubernetes", "statefulset", "--endpoints", SERVICE),
                 *("--ca-secret", "a", "--tls-secret", "b"),
             ],
-            "Two Secrets are given for TLS (value a, b",
+            "Both --tls-secret and --ca-secret are given (value a, b",
         ),
         (
             ["--kubernetes", "statefulset", "--endpoints", "dns:"],
-            "A name of TaskManagers is not usable",
+            "The name of TaskManagers is not valid",
         ),
     ],
 )

@@ -1,4 +1,4 @@
-"""A DNS server of the tests: its records change, and it fails when it is told to."""
+"""A DNS server for tests: its records change, and it fails on demand."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from typing import Self
 
 PORT = 53
-"""The only one that a resolv.conf can name."""
+"""The only port that a resolv.conf can use."""
 
 _HEADER = struct.Struct("!6H")
 _RECORD = struct.Struct("!HHLH")
@@ -111,7 +111,7 @@ def _records(addresses: list[str], kind: int) -> list[bytes]:
     found = []
     for address in map(ipaddress.ip_address, addresses):
         if kind == (_A if address.version == 4 else _AAAA):
-            # A pointer to the name in the question; the record may be kept for no time.
+            # A pointer to the name in the question; the record must not be cached.
             packed = address.packed
             found.append(b"\xc0\x0c" + _RECORD.pack(kind, 1, 0, len(packed)) + packed)
     return found
@@ -152,7 +152,7 @@ class _TcpHandler(socketserver.StreamRequestHandler):
 
 
 class Dnsmasq:
-    """The same with dnsmasq, which reads its names from a file."""
+    """The same interface with dnsmasq, which reads its names from a file."""
 
     def __init__(self, directory: Path) -> None:
         self.host = f"127.54.{os.getpid() >> 8 & 255}.{os.getpid() & 255}"
@@ -172,7 +172,7 @@ class Dnsmasq:
             environment=os.environ,
             directory=self._directory,
         )
-        # Before that SIGHUP would end it.
+        # Until then SIGHUP would end it.
         self._process.wait_for_line(re.compile("started, version"), 30)
         return self
 
@@ -194,7 +194,7 @@ class Dnsmasq:
 def resolving_with(server: NameServer | Dnsmasq, directory: Path) -> list[str]:
     """Return a program and arguments that run the command that follows them with this server.
 
-    The command has a mount namespace, in which /etc/resolv.conf is another file.
+    The command gets a mount namespace with another /etc/resolv.conf.
     """
     file = directory / "resolv.conf"
     file.write_text(f"nameserver {server.host}\noptions timeout:1 attempts:1\n")

@@ -57,7 +57,7 @@ class NamedCluster:
         daemon.start()
 
     def dialed(self, hosts: Sequence[str], seconds: float) -> list[str]:
-        """Listen at hosts that TaskManagers have left; return those that somebody dials."""
+        """Listen at hosts that TaskManagers have left; return the hosts that are dialed."""
         found = []
         with contextlib.ExitStack() as listening:
             servers = [listening.enter_context(socket.socket()) for _ in hosts]

@@ -36,7 +36,7 @@ PROGRAMS = (
 )
 FILES = REPOSITORY / "deploy" / "systemd"
 SECONDS = 60.0
-"""For the start of the host, and for each command on it."""
+"""Timeout for the start of the host, and for each command on it."""
 
 ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
 
@@ -45,10 +45,10 @@ TARGETS = ("sysinit", "basic", "shutdown", "network-online", "multi-user", "test
 _NAMESPACES = ("--mount", "--pid", "--net", "--ipc", "--uts", "--cgroup")
 
 PYTHON = f"/opt/sluice/python/bin/python{sys.version_info.major}.{sys.version_info.minor}"
-"""The Python of this process, at the place where the host has it."""
+"""The path of this process's Python on the host."""
 
 LIBRARIES = "/opt/sluice/python/lib"
-"""Has its library, if it has one, for ``LD_LIBRARY_PATH``."""
+"""Directory of its shared library, if any, for ``LD_LIBRARY_PATH``."""
 
 PATHS = """
 import site, sys

@@ -152,7 +152,7 @@ def write(host: SystemdHost, path: str, text: str) -> None:
 
 
 def change(host: SystemdHost, settings: str) -> None:
-    """Add settings to the unit, in place of those of the last call."""
+    """Add settings to the unit, instead of those of the last call."""
     directory = host.units / f"{UNIT.name}.d"
     directory.mkdir(exist_ok=True)
     (directory / "test.conf").write_text(f"[Service]\n{settings}\n", encoding="utf-8")

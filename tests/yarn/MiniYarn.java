@@ -20,7 +20,7 @@ public final class MiniYarn {
                     Map.entry("yarn.nodemanager.vmem-check-enabled", "false"),
                     Map.entry("yarn.nodemanager.pmem-check-enabled", "false"),
                     Map.entry("yarn.nodemanager.disk-health-checker.enable", "false"),
-                    // Leaves the logs of containers for who looks into a failure.
+                    // Keeps the logs of containers, to examine a failure.
                     Map.entry("yarn.nodemanager.delete.debug-delay-sec", "600"),
                     // JAVA_TOOL_OPTIONS has the hosts file of the JVM.
                     Map.entry(

@@ -100,7 +100,7 @@ class YarnCluster:
         return place.name if in_container else None
 
     def kill_container(self, pid: int) -> None:
-        """Have YARN kill the container of a process.
+        """Let YARN kill the container of a process.
 
         Raises:
             subprocess.SubprocessError: YARN refused, or did not answer.

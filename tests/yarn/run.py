@@ -27,7 +27,7 @@ TESTS_TIMEOUT_SECONDS = 1800.0
 
 
 def main() -> int:
-    """Run the tests, or write down the SHA-256 of all that Maven fetches for them."""
+    """Run the tests, or record the SHA-256 of all files that Maven fetches for them."""
     if sys.argv[1:] == ["record"]:
         return maven.record(SUMS, HERE / "pom.xml", (GOAL,))
     options = os.environ.get("MAVEN_OPTS", "")

@@ -1,7 +1,7 @@
 """The other TaskManagers that this one knows.
 
-Drivers name the TaskManagers for their application, and the members of the cluster are those for
-every application. An application's copies only go to these.
+Drivers name the TaskManagers for their application; every application may use the members of the
+cluster. An application's copies only go to these.
 """
 
 from typing import Final
@@ -45,7 +45,7 @@ class KnownTaskManagers:
         self._members[place.taskmanager_id] = place
 
     def left(self, place: TaskManagerPlace) -> None:
-        """Forget a member, unless it is at another place by now."""
+        """Forget a member, unless it is at another place now."""
         if self._members.get(place.taskmanager_id) == place:
             del self._members[place.taskmanager_id]
 

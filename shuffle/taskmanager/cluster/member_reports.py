@@ -1,8 +1,8 @@
-"""What the members of a cluster report of themselves, and the reports that this one sends.
+"""What the members of a cluster report about themselves, and the reports that this one sends.
 
-A TaskManager sends a report of itself and of its members to each driver and each TaskManager that
-is connected to it, and again when a member joins. A report of another TaskManager is a claim until
-this one has reached it: then the member reports itself, and that report counts.
+A TaskManager sends a report about itself and about its members to each connected driver and
+member, and again when a member joins. A report about another TaskManager is a claim until this one
+has reached that TaskManager: then the member reports itself, and that report counts.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ class MemberReports:
 
     @property
     def members(self) -> dict[str, MemberReport]:
-        """The last report of each member that this one has reached, by TaskManager."""
+        """The last report of each member that this TaskManager has reached, by id."""
         return self._members
 
     def subscribe(self, connection: Connection) -> None:
@@ -58,7 +58,7 @@ class MemberReports:
 
         Args:
             report: The report.
-            reached: The TaskManager that sends it, if this one has connected to it; None: it has
+            reached: The sender, if this TaskManager has connected to it; None: the sender has
                 connected to this one, so its address is a claim.
         """
         place = TaskManagerPlace(report.taskmanager_id, report.host, report.port)
@@ -95,7 +95,7 @@ class MemberReports:
             self._timer = None
 
     def _record(self, report: MemberReport) -> None:
-        """Record what a member reports of itself; pass it on if something but its load is new."""
+        """Record a member's report of itself; pass it on if more than its load has changed."""
         before = self._members.get(report.taskmanager_id)
         self._members[report.taskmanager_id] = report
         if before is None or _identity(before) != _identity(report):

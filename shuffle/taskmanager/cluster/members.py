@@ -1,4 +1,4 @@
-"""The addresses at which the other TaskManagers of the cluster are, as they join and leave.
+"""The addresses of the other TaskManagers of the cluster, as they join and leave.
 
 ::
 
@@ -27,13 +27,13 @@ MAX_ADDRESSES: Final = 4096
 """Maximum number of addresses of a name that are used."""
 
 MAX_REPORTED: Final = 1024
-"""Maximum number of TaskManagers that others report, and that no name or setting lists."""
+"""Maximum number of reported TaskManagers that no name or setting lists."""
 
 LOOKUP_SECONDS: Final = 5.0
 """Time in which a name service must answer."""
 
 LEAST_PAUSE_SECONDS: Final = 1.0
-"""Minimum time between two lookups of a name, however many members are gone."""
+"""Minimum time between two lookups of a name, even if many members are gone."""
 
 
 class Members:
@@ -75,7 +75,7 @@ class Members:
 
     @property
     def addresses(self) -> dict[Address, TaskManagerPlace | None]:
-        """The addresses, each with the TaskManager that is reported there; None: any one."""
+        """The addresses, each with the TaskManager reported there; None: any TaskManager."""
         return self._addresses
 
     @property
@@ -84,7 +84,7 @@ class Members:
         return len(self._failing)
 
     def host_of(self, address: Address) -> str:
-        """Return the name that has an address, or its own host: what a certificate must name."""
+        """Return the host that a certificate must name: the name of an address, or its host."""
         names = (
             name
             for name, addresses in self._resolved.items()
@@ -100,7 +100,7 @@ class Members:
             self._task = start_task(self._run())
 
     async def first_answer(self) -> None:
-        """Wait until each name was resolved, or could not be, or the members are closed.
+        """Wait until each name is resolved or has failed, or the members are closed.
 
         Cancellation: safe.
         """
@@ -117,7 +117,7 @@ class Members:
         if len(self._reported) >= MAX_REPORTED and place.address not in self._reported:
             if not self._has_refused:
                 logger.warning(
-                    "TaskManager %s is ignored: other members have reported %d others",
+                    "TaskManager %s is ignored: members have already reported %d others",
                     place,
                     MAX_REPORTED,
                     extra={"peer": str(place)},
@@ -134,7 +134,7 @@ class Members:
             self._update()
 
     def member_gone(self) -> None:
-        """Resolve the names soon: a member does not answer any longer."""
+        """Resolve the names soon, because a member no longer answers."""
         self._someone_is_gone.set()
 
     async def close(self) -> None:
@@ -165,7 +165,7 @@ class Members:
             if name not in self._failing:
                 self._failing.add(name)
                 logger.warning(
-                    "%s cannot be resolved, so its last %d addresses stay members: %s",
+                    "%s cannot be resolved, so its last addresses (%d) stay members: %s",
                     name,
                     len(self._resolved.get(name, ())),
                     str(error) or f"no answer within {LOOKUP_SECONDS:g} s",
@@ -177,7 +177,7 @@ class Members:
             logger.info("%s can be resolved again", name, extra={"peer": str(name)})
         if len(found) > MAX_ADDRESSES:
             logger.warning(
-                "%s has %d addresses, of which %d are used",
+                "%s has %d addresses, but only %d are used",
                 name,
                 len(found),
                 MAX_ADDRESSES,

@@ -34,13 +34,13 @@ class WatchedMemberStatus(msgspec.Struct, frozen=True, gc=False):
             zeros=tuple(each.value for each in Presence),
         ),
     ] = Presence.UNKNOWN.value
-    """``unknown`` until it was tried, ``present``, ``away``, or ``lost``."""
+    """``unknown`` until the first attempt, then ``present``, ``away`` or ``lost``."""
     draining: bool = False
     """Whether it takes no new map outputs."""
     free_bytes: Annotated[int, Combined("max")] = 0
-    """Bytes that its tiers still take, as it reported last."""
+    """Free bytes of its tiers in its last report."""
     open_outputs: Annotated[int, Combined("max")] = 0
-    """Map outputs that were being written to it, as it reported last."""
+    """Map outputs being written to it in its last report."""
 
 
 class MembersStatus(msgspec.Struct, frozen=True, gc=False):

@@ -65,7 +65,7 @@ class PeerConnector:
         counters: Its counters.
         taskmanager_id: Its id.
         control_memory: Bounds the control parts and unread messages of all connections together.
-        reports: What this TaskManager and its members report to each other.
+        reports: The reports that this TaskManager and its members exchange.
 
     Attributes:
         readers: The connections for reading, one pool for all gates.
@@ -165,8 +165,8 @@ class PeerConnector:
 
         Args:
             address: The other TaskManager.
-            member_name: The host that its certificate must name, if it is a member, with which
-                reports are exchanged; None: it is not a member.
+            member_name: For a member, with which reports are exchanged, the host that its
+                certificate must name; None: it is not a member.
 
         Raises:
             SluiceError: It does not answer, or refuses.

@@ -28,7 +28,7 @@ class Candidate(NamedTuple):
         has_refused: Whether it drains, or refused a copy for the application a short time ago.
         shares_node: Whether it runs on the node of this TaskManager.
         joins_copy: Whether a TaskManager on its node has a copy.
-        shares_zone: Whether it, or a TaskManager that has a copy, is in the zone of this one.
+        shares_zone: Whether it is in the zone of this TaskManager or of one that has a copy.
         position: Its position in the rendezvous order of the map output.
         place: Its place.
     """
@@ -52,7 +52,7 @@ class Placement:
 
     Args:
         known: The other TaskManagers.
-        reports: What they report of themselves.
+        reports: What they report about themselves.
         own_location: Returns the node and the zone of this TaskManager.
     """
 

@@ -91,7 +91,7 @@ class TaskManagerWatch:
 
     @property
     def may_end(self) -> bool:
-        """Whether nobody has to learn that the TaskManager is lost: it is, or was never there."""
+        """Whether the watch may end: the TaskManager is lost, or was never there."""
         return self.place is None or self.presence in (Presence.LOST, Presence.UNKNOWN)
 
     def try_now(self) -> None:
@@ -103,7 +103,7 @@ class TaskManagerWatch:
     async def answer(self) -> None:
         """Wait until the first connection, or the one tried now, succeeds or fails.
 
-        Returns at once after it was closed.
+        Returns at once if the watch is closed.
 
         Cancellation: safe.
         """
@@ -146,13 +146,13 @@ class TaskManagerWatch:
         try:
             leg = await self._connect(self)
         except SluiceError as error:
-            # It is there, and somebody has to change a setting.
+            # A TaskManager is there, and a setting must be changed.
             is_refusal = error.code in _REFUSALS and not self._has_refused
             self._has_refused = error.code in _REFUSALS
             level = logging.WARNING if is_refusal else logging.DEBUG
             extra = {"peer": str(self.address), **code_field(error)}
             logger.log(
-                level, "no TaskManager is reached at %s: %s", self.address, error, extra=extra
+                level, "cannot watch the TaskManager at %s: %s", self.address, error, extra=extra
             )
             return None
         self._has_refused = False

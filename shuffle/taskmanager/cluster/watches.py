@@ -29,14 +29,14 @@ class Watches:
     A driver can name a wrong address for a TaskManager. So each place is watched on its own, and a
     wrong one says nothing about the TaskManager at its right place.
 
-    A member has one watch, even if a name has several addresses of it. The watch of an address that
-    is no longer listed goes on until the TaskManager there is lost.
+    A member has one watch, even if a name has several addresses of it. An address that is no longer
+    listed is watched until the TaskManager there is lost.
 
     Args:
         known: The places of other TaskManagers, to which places found by watches are added.
-        reports: What members report of themselves, which is forgotten when they leave.
-        connect: Connects to an address. With the host that the certificate there must name, it is
-            that of a member, to exchange reports; with None only to watch.
+        reports: What members report about themselves; forgotten when they leave.
+        connect: Connects to an address. For a member, in order to exchange reports, it gets the
+            host that the certificate must name; otherwise None.
         lost_after_seconds: Time away after which a TaskManager counts as lost.
         changed: Called with the place of a TaskManager, its current and its previous state.
     """
@@ -56,13 +56,13 @@ class Watches:
         self._changed: Final = changed
         self._sources: Members | None = None
         self._asked: list[TaskManagerWatch] | None = None
-        """Those that the copies wait for. One that joins later delays nothing if it hangs."""
+        """The watches that copies wait for. A member that joins later and hangs delays no copy."""
         self._members: dict[Address, TaskManagerWatch] = {}
         self._by_id: dict[str, dict[Address, TaskManagerWatch]] = {}
         """The watches of members that have a place, by TaskManager."""
         self._ids: dict[Address, str] = {}
         self._aliases: dict[Address, str] = {}
-        """Addresses of members that are watched at another one, and of this TaskManager."""
+        """Ids by address: members watched at another address, and this TaskManager."""
         self._by_place: dict[TaskManagerPlace, TaskManagerWatch] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._dials = 0
@@ -97,13 +97,13 @@ class Watches:
         members.start()
 
     def look_again(self) -> None:
-        """Let the next :meth:`find_members` try those that are away."""
+        """Let the next :meth:`find_members` try the members that are away."""
         self._asked = None
 
     async def find_members(self) -> None:
-        """Wait until each member was reached, or could not be, for the first time or once more.
+        """Wait until each member is reached or has failed, for the first time or once more.
 
-        It ends after ``FIND_SECONDS`` too: a name may have hundreds of addresses without an answer.
+        It waits at most ``FIND_SECONDS``: a name may have hundreds of addresses without an answer.
 
         Cancellation: safe.
         """
@@ -121,7 +121,7 @@ class Watches:
                     await watch.answer()
 
     def members_changed(self) -> None:
-        """Watch the addresses that are new, and no longer those that nobody lists or uses."""
+        """Watch new addresses, and end watches of addresses that are neither listed nor used."""
         wanted = {} if self._sources is None else self._sources.addresses
         for address in self._aliases.keys() - wanted.keys():
             del self._aliases[address]
@@ -224,7 +224,7 @@ class Watches:
     def _new(
         self, address: Address, place: TaskManagerPlace | None, *, is_member: bool
     ) -> TaskManagerWatch:
-        # A place that a driver has named is not a member: it is told nothing of the cluster.
+        # A TaskManager that only a driver has named is not a member: it gets no reports.
         return TaskManagerWatch(
             address,
             place,
@@ -234,7 +234,7 @@ class Watches:
         )
 
     async def _dial(self, watch: TaskManagerWatch, is_member: bool) -> WatchLeg:
-        # Those that have answered do not wait behind many that do not.
+        # TaskManagers that have answered do not wait behind many that do not.
         turn = contextlib.nullcontext() if watch.is_proven else self._new_dials
         async with turn:
             self._dials += 1
@@ -267,7 +267,7 @@ class Watches:
         return [each for each in self._by_id[taskmanager_id].values() if each is not watch]
 
     def _replace(self, others: Iterable[TaskManagerWatch]) -> None:
-        """Watch the addresses that a member has left anew: another one may be there."""
+        """Watch the addresses that a member has left again: another one may be there."""
         for other in others:
             self._end_member(other.address)
         self.members_changed()
@@ -297,7 +297,7 @@ class Watches:
         self._end(watch)
 
     def _index(self, watch: TaskManagerWatch) -> None:
-        """Find a watch by its TaskManager from now on."""
+        """Index a watch by the id of its TaskManager."""
         self._unindex(watch.address)
         if watch.place is not None:
             taskmanager_id = self._ids[watch.address] = watch.place.taskmanager_id

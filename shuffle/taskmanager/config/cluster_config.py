@@ -24,7 +24,7 @@ def _split_names(value: object) -> object:
 
 
 def _label(value: str) -> str:
-    """Refuse a name that not every log and page can show, or that is too long for a message."""
+    """Refuse a name that logs and pages cannot show, or that is too long for a message."""
     if len(value) > MAX_LABEL_CHARACTERS or not (value.isascii() and value.isprintable()):
         raise ValueError(
             f'"{value}" must be printable ASCII of at most {MAX_LABEL_CHARACTERS} characters'
@@ -37,14 +37,14 @@ class ClusterConfig(Settings):
 
     taskmanagers: Annotated[tuple[str, ...], BeforeValidator(_split_names)] = ()
     """The other TaskManagers: `HOST:PORT`, or `dns:NAME` or `dns:NAME:PORT` for all addresses of a
-    name. Members tell each other of further ones. Drivers learn of all members from any of them,
-    and map outputs are copied and moved to them. May include this TaskManager. With a cluster
-    secret each TaskManager must advertise the address that the name has (`advertised_host`), or
-    list it in `address_aliases`. As a flag or variable: separated by commas."""
+    name. Members report further members to each other and to drivers, and map outputs are copied
+    and moved to them. May include this TaskManager. With a cluster secret each TaskManager must
+    advertise the address that the name has (`advertised_host`), or list it in
+    `address_aliases`. As a flag or variable: separated by commas."""
 
     resolve_interval_seconds: Seconds = Field(30, gt=0)
     """Interval at which the names in `taskmanagers` are resolved. They are also resolved when a
-    member is gone."""
+    member no longer answers."""
 
     node: Annotated[str, AfterValidator(_label)] = ""
     """The machine on which this TaskManager runs. Executors prefer TaskManagers of their node, and

@@ -1,10 +1,10 @@
 """The members of a cluster at one moment: this TaskManager asks the HTTP ports of the others.
 
-There is no coordinator: any TaskManager can serve the page of the cluster. It proves itself with an
-access token, so it asks only members of its own configuration, and those whose data port has proved
-that they belong to the cluster, at the address where it did; addresses that drivers or tenants name
-are never asked. At most ``ASKED_AT_ONCE`` are asked at a time, each with a deadline, and all
-requests in a short time share the answers.
+There is no coordinator: any TaskManager can serve the page of the cluster. It sends an access
+token, so it asks only members of its own configuration, and members whose data port has proved at
+that address that they belong to the cluster; addresses that drivers or tenants name are never
+asked. At most ``ASKED_AT_ONCE`` are asked at a time, each with a deadline, and all requests in a
+short time share the answers.
 """
 
 import asyncio
@@ -178,10 +178,10 @@ class ClusterMembers:
     """Asks the other members for their status.
 
     Args:
-        urls: Their HTTP ports, whatever members are watched.
+        urls: HTTP ports that are always asked.
         secrets: The cluster secrets, which make access tokens; None: there are none.
-        derived: HTTP ports of configured data ports, as long as those have not reported others;
-            None: no member is asked but those of ``urls``.
+        derived: HTTP ports by configured data port, used until a member reports its own; None:
+            only ``urls`` are asked.
         answer_seconds: Time in which a member must have answered.
         shared_seconds: Time for which answers are shared.
     """

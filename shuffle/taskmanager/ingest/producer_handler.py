@@ -251,7 +251,7 @@ class ProducerHandler:
             output.span = tracing.map_output(message, output.attempt, is_copy=is_copy)
 
     def _reported(self, message: MemberReport) -> None:
-        """Take the report of a TaskManager that watches this one.
+        """Record the report of a TaskManager that watches this one.
 
         Raises:
             UnexpectedMessage: It is sent by a TaskManager that writes copies.

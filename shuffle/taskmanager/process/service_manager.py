@@ -21,13 +21,13 @@ WATCHDOG_VARIABLE: Final = "WATCHDOG_USEC"
 WATCHDOG_PID_VARIABLE: Final = "WATCHDOG_PID"
 
 PINGS: Final = 3
-"""Messages in the time after which systemd kills a silent process."""
+"""Number of messages in the time after which systemd kills a silent process."""
 
 PERIOD_SECONDS: Final = 5.0
-"""Longest pause between two messages of a TaskManager that drains."""
+"""Maximum time between two messages while the TaskManager drains."""
 
 EXTENSION_SECONDS: Final = 30.0
-"""Time that systemd shall wait at least after each message of a TaskManager that drains."""
+"""Minimum time that systemd waits after each message while the TaskManager drains."""
 
 MARGIN_SECONDS: Final = 5.0
 """Time for the process to end after its own deadline."""
@@ -43,7 +43,7 @@ _STATUS: Final = {
 class ServiceManager:
     """Sends messages to systemd; none of them blocks.
 
-    What cannot be sent, because the socket is full, is sent with the next message.
+    If the socket is full, a message is sent together with the next one.
 
     Args:
         address: The socket: a path, or a name in the abstract namespace that begins with ``@``.
@@ -65,7 +65,9 @@ class ServiceManager:
 
     @classmethod
     def take(cls, environment: MutableMapping[str, str]) -> ServiceManager | None:
-        """Return that of the environment, whose variables are removed: children do not notify.
+        """Return the service manager of the environment, and remove its variables.
+
+        Without them, child processes do not notify it.
 
         Returns:
             None: There is none, or its address is not a Unix socket.
@@ -83,7 +85,7 @@ class ServiceManager:
         return cls(address, seconds)
 
     def ready(self, state: Callable[[], str]) -> None:
-        """Report that the service is started, and from now on its state and that the loop runs.
+        """Report that the service has started, then its state and that the loop runs.
 
         A loop that hangs sends nothing, so systemd restarts the service.
 
@@ -94,9 +96,9 @@ class ServiceManager:
         self._tick(asyncio.get_running_loop(), state)
 
     def stopping(self, seconds: float) -> None:
-        """Report that the service stops, and ends itself after ``seconds`` at the latest.
+        """Report that the service stops, and ends after ``seconds`` at the latest.
 
-        Systemd does not kill it earlier, whatever ``TimeoutStopSec`` is.
+        systemd does not kill it earlier, even if ``TimeoutStopSec`` is shorter.
         """
         self.notify(STOPPING="1", EXTEND_TIMEOUT_USEC=_microseconds(seconds + MARGIN_SECONDS))
 

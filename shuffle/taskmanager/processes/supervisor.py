@@ -416,7 +416,7 @@ def run(
 
 
 def stop_seconds(config: TaskManagerConfig) -> float:
-    """Return the time that a stop may take, from its signal."""
+    """Return the time that a stop may take after its signal."""
     return config.drain_timeout_seconds + closing_seconds(config) + ENDING_SECONDS
 
 

@@ -55,7 +55,7 @@ class Copies:
         partitions: Sends readers of moved map outputs to other TaskManagers, and releases map
             outputs that were released there.
         connector: Connects to other TaskManagers.
-        reports: What this TaskManager and the members of its cluster report to each other.
+        reports: The reports that this TaskManager and the members of its cluster exchange.
         drivers: The connected drivers.
         applications: The applications that have clients here, or had them a short time ago.
         counters: The counters of this TaskManager.

@@ -1,7 +1,7 @@
-"""Runs before a TaskManager stops: if its node is cordoned, it moves all map outputs.
+"""Drains a TaskManager before it stops; if its node is cordoned, all map outputs move.
 
 Usage: pre_stop.py SECONDS_TO_MIGRATE SECONDS_TO_WAIT. The variables are those of the chart's pod.
-If the API server does not answer, the map outputs move: nobody knows whether the node stays.
+If the API server does not answer, the map outputs move, because the node may be cordoned.
 """
 
 import json
@@ -15,10 +15,10 @@ ACCESS = Path(os.environ.get("API_ACCESS_DIRECTORY", "/run/sluice-api"))
 
 
 def is_cordoned() -> bool:
-    """Return whether the node takes no new pods.
+    """Return whether the node is closed to new pods.
 
     Raises:
-        OSError: The API server does not answer, or refuses the question.
+        OSError: The API server does not answer, or refuses the request.
         ValueError: Its answer is not JSON.
     """
     host = os.environ["KUBERNETES_SERVICE_HOST"]
@@ -38,12 +38,12 @@ def is_cordoned() -> bool:
 
 
 def main() -> None:
-    """Start ``sluice drain`` in place of this program."""
+    """Replace this process with ``sluice drain``."""
     migrate_seconds, wait_seconds = sys.argv[1:]
     try:
         migrates = is_cordoned()
     except (OSError, ValueError, KeyError) as error:
-        print(f"pre_stop.py: the node is taken as cordoned: {error!r}", file=sys.stderr)
+        print(f"pre_stop.py: assuming that the node is cordoned: {error!r}", file=sys.stderr)
         migrates = True
     command = ["sluice", "drain"]
     command += ["--migrate", "--wait", migrate_seconds] if migrates else ["--wait", wait_seconds]

@@ -1,4 +1,4 @@
-{{/* The settings of a TaskManager, as JSON: what the chart derives, with `config` merged over it. */}}
+{{/* Settings of a TaskManager as JSON: those of the chart, and `config` merged over them. */}}
 {{- define "sluice.config" -}}
 {{- $memory := include "sluice.memory" . | fromJson }}
 {{- $daemonSet := eq .Values.mode "DaemonSet" }}

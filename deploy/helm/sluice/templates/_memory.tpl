@@ -5,7 +5,7 @@
 {{- end }}
 
 {{/*
-What follows from `memory`, in MiB, as JSON. README.md, "Memory", has the same arithmetic, and
+The parts of `memory`, in MiB, as JSON. README.md, "Memory", has the same arithmetic, and
 tests/charts compares both with docs/operate/sizing.md.
 
   memory = process + control + segments + areas + cache + shm
@@ -27,7 +27,7 @@ tests/charts compares both with docs/operate/sizing.md.
 {{- $upload = 64 }}
 {{- end }}
 {{- $shm := sub $total (add $process $control $segments $areas $cache $upload) }}
-{{- /* The tier, the sixteenth that it leaves free, and 16 MiB for its journal. */}}
+{{- /* /dev/shm has the tier, a sixteenth of it that stays free, and 16 MiB for its journal. */}}
 {{- $tier := div (mul (sub $shm 16) 16) 17 }}
 {{- if not (include "sluice.memoryTier" .) }}
 {{- $cache = add $cache $shm }}

@@ -1,9 +1,9 @@
 {{/*
-How each object of this chart is rendered: the YAML of a template, then `merge` over it, then the
-operations of `patch` on it (JSON Patch, RFC 6902).
+Render an object of this chart: render the template, merge `merge` over the object, and apply the
+operations of `patch` (JSON Patch, RFC 6902).
 
-Dict "root" (the context of the template), "template" (its name) and "values" (the map with `merge` and `patch`), "key" (the path
-of that map in the values, for errors).
+Dict "root" (the context of the template), "template" (its name), "values" (the map with `merge` and
+`patch`) and "key" (the path of that map in the values, for errors).
 */}}
 {{- define "sluice.object" -}}
 {{- $object := include .template .root | fromYaml }}

@@ -100,7 +100,7 @@ spec:
         {{- end }}
         {{- end }}
         {{- if not (or $daemonSet (hasKey $config.auth "address_aliases")) }}
-        # The name of the Service leads others to the address of the pod, too.
+        # Others also find the pod by its address, which the name of the Service resolves to.
         - name: POD_IP
           valueFrom:
             fieldRef:
@@ -133,8 +133,8 @@ spec:
         - name: http
           containerPort: {{ .Values.ports.http }}
           protocol: TCP
-      # The data port opens when the stored map outputs are adopted, which can take as long as reading
-      # all disks once.
+      # The data port opens when the stored map outputs are adopted. That can take as long as
+      # reading all disks once.
       startupProbe:
         tcpSocket:
           port: data
@@ -295,7 +295,7 @@ spec:
 {{- end }}
 {{- end }}
 
-{{/* Gives directories of the node to the user of the TaskManager, as fsGroup does for other volumes. */}}
+{{/* Give directories of the node to the TaskManager's user, as fsGroup does for other volumes. */}}
 {{- define "sluice.prepare" -}}
 {{- $context := .Values.podSecurityContext | default dict }}
 {{- if not (and $context.runAsUser $context.runAsGroup) }}

@@ -1,4 +1,4 @@
-{{/* Where the certificates are from: none, generated, secret or certManager. */}}
+{{/* Where the certificates come from: none, generated, secret or certManager. */}}
 {{- define "sluice.tls.source" -}}
 {{- default (ternary "none" "generated" (eq .Values.mode "DaemonSet")) .Values.tls.source }}
 {{- end }}
@@ -24,15 +24,16 @@
 {{- end }}
 
 {{/*
-Whether a client checks the host name. A certificate of the chart has no addresses of nodes, and an
-authority of the chart has signed no other certificate.
+Whether TaskManagers check the host names of others. Those of a DaemonSet advertise addresses of
+nodes, which certificates of the chart do not have. An authority of the chart signs one certificate
+only, so the check would add nothing.
 */}}
 {{- define "sluice.tls.checksHostName" -}}
 {{- $default := ternary "false" "true" (or (eq .Values.mode "DaemonSet") (eq (include "sluice.tls.source" .) "generated")) }}
 {{- eq (default $default (toString .Values.tls.checkHostName)) "true" }}
 {{- end }}
 
-{{/* Whether clients show a certificate. The chart generates none for them. */}}
+{{/* Whether clients must show a certificate. The chart does not generate one for them. */}}
 {{- define "sluice.tls.requiresClientCertificate" -}}
 {{- $default := ternary "false" "true" (eq (include "sluice.tls.source" .) "generated") }}
 {{- eq (default $default (toString .Values.tls.requireClientCertificate)) "true" }}

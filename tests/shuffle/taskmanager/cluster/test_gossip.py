@@ -1,4 +1,4 @@
-"""TaskManagers that learn of each other by reports, and drivers that are told of all of them."""
+"""TaskManagers learn of each other by reports, and report all members to drivers."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ async def test_members_that_report_each_other_find_all(tmp_path: Path):
             assert len(each.copies.services.watches.members) == 3, "one watch of each"
 
 
-async def test_a_driver_is_told_of_all_members_and_of_changes(tmp_path: Path):
+async def test_a_driver_gets_all_members_and_changes(tmp_path: Path):
     async with chain(tmp_path, 3) as cluster:
         await until_complete(cluster)
         address = cluster[1].address

@@ -1,4 +1,4 @@
-"""What a TaskManager reports of itself and of its members."""
+"""What a TaskManager reports about itself and about its members."""
 
 from __future__ import annotations
 

@@ -118,14 +118,14 @@ async def test_a_name_that_fails_keeps_its_addresses(caplog: pytest.LogCaptureFi
     assert rig.members.failing == 0
     lines = [record.getMessage() for record in caplog.records]
     assert lines == [
-        "dns:sluice.test:7337 cannot be resolved, so its last 2 addresses stay members: "
+        "dns:sluice.test:7337 cannot be resolved, so its last addresses (2) stay members: "
         "[Errno -3] Temporary failure in name resolution",
         "dns:sluice.test:7337 can be resolved again",
     ]
     await rig.members.close()
 
 
-async def test_a_name_service_that_hangs_delays_nobody_beyond_the_deadline(monkeypatch):
+async def test_a_hanging_name_service_delays_until_the_deadline(monkeypatch):
     monkeypatch.setattr(members_module, "LOOKUP_SECONDS", 0.01)
     rig = Rig("a")
     rig.resolver.hangs = True
@@ -173,8 +173,8 @@ async def test_reports_and_answers_are_bounded(monkeypatch, caplog: pytest.LogCa
     for number in range(5):
         rig.members.report(TaskManagerPlace(f"tm-{number}", f"host-{number}", 7337))
     assert len(rig.hosts()) == 6
-    assert "has 5 addresses, of which 3 are used" in caplog.text
-    assert "other members have reported 3 others" in caplog.text
+    assert "has 5 addresses, but only 3 are used" in caplog.text
+    assert "members have already reported 3 others" in caplog.text
     await rig.members.close()
 
 

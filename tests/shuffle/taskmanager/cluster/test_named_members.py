@@ -106,7 +106,7 @@ class Writer:
         await self._task
 
     async def more(self, count: int) -> None:
-        """Wait until so many more are committed."""
+        """Wait until ``count`` more are committed."""
         wanted = self.written + count
         async with asyncio.timeout(WAIT_SECONDS):
             while self.written < wanted:
@@ -149,7 +149,7 @@ async def write_some(daemon: Daemon, attempts: range) -> None:
 
 
 async def expect_no_dials(cluster: NamedCluster, *hosts: str) -> None:
-    """Check that nobody dials members that have left these hosts."""
+    """Check that no process dials members that have left these hosts."""
     assert await asyncio.to_thread(cluster.dialed, hosts, QUIET_SECONDS) == []
 
 
@@ -210,7 +210,7 @@ async def test_a_member_at_another_address_is_the_same(tmp_path: Path, names: Na
         await expect_no_dials(cluster, host(2))
 
 
-async def test_what_a_member_lost_when_it_moved_is_copied_again(tmp_path: Path, names: NameServer):
+async def test_outputs_lost_in_a_move_are_copied_again(tmp_path: Path, names: NameServer):
     with cluster_of(tmp_path, names, lost_after_seconds=600) as cluster:
         names.set(NAME, map(host, (1, 2)))
         first, second = (cluster.add(host(number)) for number in (1, 2))
@@ -247,8 +247,8 @@ async def test_moved_map_outputs_are_read_where_their_receiver_returns(
         await check(second, range(8))
 
 
-async def test_a_foreign_taskmanager_at_an_address_is_no_member(tmp_path: Path, names: NameServer):
-    """Neither one of another cluster, nor another one before the member there is lost."""
+async def test_a_foreign_taskmanager_is_not_a_member(tmp_path: Path, names: NameServer):
+    """No TaskManager of another cluster, and no other one before the member is lost."""
     secrets = [tmp_path / "secret", tmp_path / "other"]
     for each in secrets:
         sluice("secret", "create", str(each))

@@ -111,7 +111,7 @@ async def test_copies_go_to_another_node_and_then_to_another_zone():
     order = rig.order(safe=True)
     assert set(order[:2]) == {"c", "d"}, "in another zone"
     assert order[2:] == "b", "on another node; a is on this one, and e drains"
-    # With a copy on node 3 in zone 2 nothing is in a new zone but what drains.
+    # With a copy on node 3 in zone 2, only a draining TaskManager is in a new zone.
     assert rig.order("c", safe=True) == "b" + "d"
 
 

@@ -145,7 +145,7 @@ async def test_a_member_that_returns_at_another_address_is_the_same():
     assert rig.known.place_for("app", "tm-1") == TaskManagerPlace("tm-1", *B)
     assert ("tm-1", Presence.LOST) not in rig.changes
     assert rig.before is Presence.AWAY, "it may have lost map outputs, so it is asked for them"
-    # Another one may be where it was, without a wait until the first one is lost.
+    # Another TaskManager may be at its old address at once, before the first one is lost.
     rig.start("tm-2", A)
     rig.lists(A, B)
     await eventually(lambda: rig.presences() == {A: "present", B: "present"})
@@ -207,7 +207,7 @@ async def test_reported_members_are_used_after_they_have_proved_themselves():
     assert C not in rig.presences()
     await eventually(lambda: rig.presences() == {B: "present"})
     assert set(rig.known.places_of("app")) == {"tm-2"}
-    # One that is present where it was has not moved, whatever others say.
+    # A TaskManager that is still present has not moved, even if others report that.
     rig.watches.reported(TaskManagerPlace("tm-2", *C))
     assert rig.presences() == {B: "present"}
     await rig.watches.close()
@@ -290,7 +290,7 @@ async def test_copies_do_not_wait_for_a_member_that_hangs(monkeypatch: pytest.Mo
     await rig.watches.close()
 
 
-async def test_what_members_list_is_watched_until_the_end(monkeypatch: pytest.MonkeyPatch):
+async def test_listed_members_are_watched_until_the_end(monkeypatch: pytest.MonkeyPatch):
     rig = Rig(A, B)
     rig.watches.watch_members(rig.members)
     await rig.watches.close()

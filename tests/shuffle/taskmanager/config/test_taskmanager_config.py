@@ -496,7 +496,7 @@ def test_a_name_of_taskmanagers_is_a_host_name(given):
 
 
 def test_a_socket_is_not_another_taskmanager():
-    with pytest.raises(ValidationError, match="A socket is not the address of another host"):
+    with pytest.raises(ValidationError, match="A Unix socket is not the address of another host"):
         ClusterConfig(taskmanagers="unix:/run/sluice.sock")
 
 

@@ -144,7 +144,7 @@ async def test_files_of_another_authority_are_taken_up_while_data_flows(tmp_path
         assert (tls.reloads, tls.failures) == (reloads + 1, failures + 1)
 
 
-async def test_a_certificate_names_what_an_address_was_resolved_from(tmp_path, authority):
+async def test_a_certificate_must_have_the_resolved_name(tmp_path, authority):
     async with mini_cluster(tmp_path, 2, **authority.settings("sluice.test")) as cluster:
         connector, address = cluster[0].connector, cluster[1].address
         leg = await connector.watch(address, "sluice.test")

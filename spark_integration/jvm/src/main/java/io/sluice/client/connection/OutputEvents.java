@@ -16,6 +16,6 @@ public interface OutputEvents {
     /** Called with map outputs that have moved. The TaskManager removes them after the return. */
     default void moved(Message.OutputsMoved outputs) {}
 
-    /** Called with the state of the TaskManager, or of another one that it has reached. */
+    /** Called with a report about the TaskManager, or about one that it has reached. */
     default void member(Message.MemberReport report) {}
 }

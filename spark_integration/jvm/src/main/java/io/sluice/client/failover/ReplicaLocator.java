@@ -35,9 +35,9 @@ public interface ReplicaLocator {
             throws ClientException.Interrupted;
 
     /**
-     * Looks for map outputs as above; the TaskManager that failed may be at another address now.
+     * Locates replicas as above; the TaskManager that failed may be at another address now.
      *
-     * @param failed the last TaskManager at which reading has failed, one of the avoided ones
+     * @param failed the TaskManager at which reading failed last; it is also in {@code avoided}
      */
     default Replicas locate(
             long shuffleId, long[] mapAttemptIds, Set<String> avoided, TaskManagerAddress failed)

@@ -19,7 +19,7 @@ public record Source(
         long[] mapAttemptIds,
         int[] streams,
         int[] mapIndexes) {
-    /** Returns the TaskManager and its address. */
+    /** Returns the id and the address of the TaskManager. */
     TaskManagerAddress address() {
         return new TaskManagerAddress(taskManagerId, host, port);
     }

@@ -56,7 +56,7 @@ public final class Tls {
     }
 
     /**
-     * Returns the same for endpoints that were resolved from names.
+     * Returns the same TLS settings for endpoints that may be resolved from names.
      *
      * @param names returns the host that the certificate of an endpoint must name
      */

@@ -116,7 +116,7 @@ public final class DriverMessages {
             return message.toArray(String[]::new);
         }
 
-        /** Returns the message for an executor that has the version already. */
+        /** Returns the message for an executor that already has the version. */
         public String[] unchanged() {
             return new String[] {Long.toString(version)};
         }

@@ -8,8 +8,8 @@ import java.util.List;
 
 /**
  * Orders the TaskManagers for an executor: a Unix socket, then its own node, its zone, and the
- * others by their load. TaskManagers that are alike are ordered by rendezvous hashing, so that
- * executors spread evenly and keep their choice.
+ * others by their load. Equal TaskManagers are ordered by rendezvous hashing, so that executors
+ * spread evenly and keep their choice.
  */
 public final class EndpointChooser {
     private static final int UNIX = 0;
@@ -17,10 +17,10 @@ public final class EndpointChooser {
     private static final int OWN_ZONE = 2;
     private static final int ELSEWHERE = 3;
 
-    /** The driver is not connected to it, but is to others. */
+    /** Rank if the driver is connected to other TaskManagers, but not to this one. */
     private static final int UNKNOWN = 4;
 
-    /** Added for a TaskManager that refuses map outputs, for those who write them. */
+    /** Added for map tasks if the TaskManager refuses map outputs. */
     private static final int REFUSES = 10;
 
     private EndpointChooser() {}
@@ -33,13 +33,13 @@ public final class EndpointChooser {
     public record Chooser(String executorId, String host, Places places) {}
 
     /**
-     * An endpoint, and what is known of the TaskManager there.
+     * An endpoint, and the TaskManager there if it is known.
      *
      * @param member null if it is not known
      */
     public record Candidate(Endpoint endpoint, Member member) {}
 
-    /** Orders endpoints of which nothing is known; Unix sockets first. */
+    /** Orders endpoints without known members; Unix sockets first. */
     public static List<Endpoint> order(
             List<Endpoint> endpoints, String ownHost, String executorId) {
         return order(

@@ -12,7 +12,7 @@ import java.util.List;
  * @param host the advertised host
  * @param firstPort the advertised port of process 0
  * @param port the advertised port of a process that the driver is connected to
- * @param load what it has reported; null if it reports nothing
+ * @param load the load that it has reported; null if it does not report
  * @param dialed endpoints at which the driver has reached it
  */
 public record Member(String host, int firstPort, int port, Load load, List<Endpoint> dialed) {
@@ -25,7 +25,7 @@ public record Member(String host, int firstPort, int port, Load load, List<Endpo
     private static final long MIB = 1 << 20;
 
     /**
-     * State and load, so coarse that they change rarely.
+     * State and load in coarse steps, so that they change rarely.
      *
      * @param isDraining whether it takes no new map outputs
      * @param writers class of the number of map outputs being written, by powers of two
@@ -54,7 +54,7 @@ public record Member(String host, int firstPort, int port, Load load, List<Endpo
         return Endpoint.tcp(host, port);
     }
 
-    /** Returns whether these are the processes of this TaskManager. */
+    /** Returns whether these processes belong to this TaskManager. */
     public boolean isThat(DataProcesses processes) {
         return host.equals(processes.host()) && firstPort == processes.firstPort();
     }

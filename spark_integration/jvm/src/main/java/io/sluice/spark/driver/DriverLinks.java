@@ -161,8 +161,8 @@ public final class DriverLinks implements OutputRegistry.Links {
     }
 
     /**
-     * Pings, or dials if a thread is left for connected TaskManagers: each address that does not
-     * answer takes a thread for the time of a connect.
+     * Pings, or dials if that leaves a thread for connected TaskManagers: an address that does not
+     * answer occupies a thread until the connect timeout.
      */
     private void scheduledPing(DriverLink link) {
         if (link.isConnected() || membership.isConfigured(link.endpoint())) {
@@ -204,7 +204,7 @@ public final class DriverLinks implements OutputRegistry.Links {
         }
     }
 
-    /** Sets who decides which links there are. Called before {@link #start}. */
+    /** Sets the decisions about links. Called before {@link #start}. */
     void setMembership(Membership ofApplication) {
         membership = ofApplication;
     }
@@ -213,7 +213,7 @@ public final class DriverLinks implements OutputRegistry.Links {
      * Drops links at whose endpoints no TaskManager has answered for as long as readers wait, if no
      * map output is expected there.
      *
-     * @param isWanted whether an endpoint is to be tried on
+     * @param isWanted whether an endpoint is still dialed
      */
     void dropSilent(Predicate<Endpoint> isWanted) {
         long millis = Math.max(lostAfterMillis, timeouts.millis());
@@ -238,7 +238,7 @@ public final class DriverLinks implements OutputRegistry.Links {
         return answered != null && !events.expected(answered.taskManagerId()).isEmpty();
     }
 
-    /** Ends a link. What its TaskManager has to release is kept until that is connected again. */
+    /** Ends a link. Keeps its pending releases until its TaskManager is connected again. */
     private void drop(DriverLink link, String why) {
         if (!links.remove(link.endpoint().toString(), link)) {
             return;
@@ -250,7 +250,7 @@ public final class DriverLinks implements OutputRegistry.Links {
         }
         link.closing();
         keepReleases(link);
-        // It waits for an exchange that is under way.
+        // Closing waits for a running exchange.
         submit(() -> threads.execute(link::close));
         membership.changed(false);
     }
@@ -282,12 +282,12 @@ public final class DriverLinks implements OutputRegistry.Links {
         return links.values().stream().filter(DriverLink::isConnected).toList();
     }
 
-    /** Returns whether a TaskManager was connected before, and is not any more. */
+    /** Returns whether the connection to a TaskManager was lost. */
     boolean hasLost(String taskManagerId) {
         return lostAt.containsKey(taskManagerId);
     }
 
-    /** Called by a link with the state of a TaskManager. */
+    /** Called by a link with the report of a TaskManager. */
     void reported(Message.MemberReport report) {
         membership.reported(report);
     }

@@ -219,7 +219,7 @@ public final class DriverRuntime {
             members.update();
         } catch (RuntimeException e) {
             // A scheduled update that throws would be the last one.
-            LOG.warn("The TaskManagers of the application are not updated", e);
+            LOG.warn("Could not update the TaskManagers of the application", e);
         }
     }
 
@@ -272,7 +272,7 @@ public final class DriverRuntime {
                 NoTaskManagerException.message("for shuffle " + shuffleId, failures(), settings));
     }
 
-    /** Waits for the first addresses of names, as for a connection. */
+    /** Waits for the first addresses of names, at most for the connect timeout. */
     private void awaitNames() {
         try {
             members.awaitNames(settings.io().connectTimeoutMillis());

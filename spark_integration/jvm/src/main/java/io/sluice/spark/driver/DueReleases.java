@@ -27,7 +27,7 @@ final class DueReleases {
         byShuffle.put(shuffleId, new Due(end, late));
     }
 
-    /** Adds what another connection to the same TaskManager has not released. */
+    /** Adds the pending releases of another link to the same TaskManager. */
     void addLate(DueReleases others) {
         others.all().forEach((shuffleId, due) -> add(shuffleId, due.end(), true));
     }

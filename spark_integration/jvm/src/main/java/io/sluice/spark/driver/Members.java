@@ -22,7 +22,7 @@ import org.slf4j.LoggerFactory;
 /**
  * The TaskManagers of an application, while they come and go: those of the setting, the addresses
  * of its names, and those that executors and other TaskManagers report. The driver has a link to
- * each, and a TaskManager is used by the id with which it answers there. Thread safe.
+ * each, and identifies a TaskManager by the id with which it answers there. Thread safe.
  */
 final class Members implements Membership {
     private static final Logger LOG = LoggerFactory.getLogger(Members.class);
@@ -63,7 +63,7 @@ final class Members implements Membership {
         this.names = names;
     }
 
-    /** Adds links to the TaskManagers that are new, and drops those of the silent ones. */
+    /** Adds links to new TaskManagers, and drops links to silent ones. */
     void update() {
         names.tick();
         addWanted();
@@ -91,7 +91,7 @@ final class Members implements Membership {
         }
     }
 
-    /** Logs what keeps names from being resolved again. */
+    /** Warns if the JVM never resolves names again. */
     void warnOfCache() {
         names.warnOfCache();
     }
@@ -147,7 +147,7 @@ final class Members implements Membership {
 
     @Override
     public boolean isOfOne(Endpoint endpoint) {
-        // The address of a pod is soon that of another one, and the first may return elsewhere.
+        // Another pod soon gets the address of a pod, and the first one may return elsewhere.
         return isConfigured(endpoint) || reached.contains(endpoint);
     }
 
@@ -162,8 +162,8 @@ final class Members implements Membership {
             return null;
         }
         return String.format(
-                "TaskManager %s answers at %s, where %s was reported. It is used when a TaskManager"
-                        + " reports it",
+                "TaskManager %s answers at %s, where %s was reported. It is used after a"
+                        + " TaskManager has reported it",
                 answer.taskManagerId(), endpoint, expected);
     }
 
@@ -201,7 +201,7 @@ final class Members implements Membership {
         }
     }
 
-    // ---- what executors get
+    // ---- answers to executors
 
     /**
      * Returns the message with the members for an executor.

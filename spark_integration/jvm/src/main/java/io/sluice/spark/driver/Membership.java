@@ -5,7 +5,7 @@ import io.sluice.client.wire.Message;
 
 /** Decides which TaskManagers the application uses. Called by several threads. */
 interface Membership {
-    /** All endpoints were configured. */
+    /** All endpoints are configured. */
     Membership FIXED = new Membership() {};
 
     /** Returns whether an endpoint is configured, so that its link stays. */
@@ -26,7 +26,7 @@ interface Membership {
     /** Called when an endpoint leads to a TaskManager that has another link. */
     default void isAlias(Endpoint endpoint, String taskManagerId) {}
 
-    /** Called with the state of a TaskManager. Must not wait. */
+    /** Called with the report of a TaskManager. Must not wait. */
     default void reported(Message.MemberReport report) {}
 
     /** Called after a link was connected, lost or dropped. Must not wait. */

@@ -41,7 +41,7 @@ final class ExecutorMembers implements TaskManagerLeases.Candidates {
     private final Chooser chooser;
     private final Driver driver;
 
-    /** What is known, and the orders that follow from it. */
+    /** The members, and the orders of endpoints that follow from them. */
     private volatile Known known;
 
     /** Whether the driver has answered. */
@@ -54,7 +54,7 @@ final class ExecutorMembers implements TaskManagerLeases.Candidates {
      * @param byAddress members by advertised address of process 0
      * @param producers the order for map tasks
      * @param readers the order for all others
-     * @param all the same with all members, for those who write and for the others
+     * @param all the same two orders with all members; the key is whether a map task writes
      */
     private record Known(
             long version,

@@ -95,7 +95,7 @@ final class ReachabilityReporter implements AutoCloseable {
         report(before.with(reached), reached.message());
     }
 
-    /** Reports again what is reached next, unless the driver knows what was reported last. */
+    /** Reports the next connection again, unless the driver knows the last reported one. */
     synchronized void forgetUnless(Predicate<DataProcesses> isKnown) {
         ReachedProcesses last = lastReport;
         if (last != null && last.taskManager() != null && !isKnown.test(last.taskManager())) {
@@ -112,7 +112,7 @@ final class ReachabilityReporter implements AutoCloseable {
                             try {
                                 work.run();
                             } catch (RuntimeException e) {
-                                // Work that throws would be the last one.
+                                // The executor would not run it again after an exception.
                                 LOG.warn("Periodic work failed", e);
                             }
                         },

@@ -69,7 +69,7 @@ final class TaskManagerLeases {
      * One search for a TaskManager that answers.
      *
      * @param task chooses the data process
-     * @param tried endpoints that were looked at
+     * @param tried endpoints that were tried or skipped
      * @param failures why endpoints do not answer
      * @param backedOff endpoints that failed recently
      */

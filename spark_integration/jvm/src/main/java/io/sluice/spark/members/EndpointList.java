@@ -12,14 +12,14 @@ import java.util.regex.Pattern;
  * The value of {@code spark.sluice.endpoints} as one host sees it.
  *
  * @param fixed HOST:PORT and Unix sockets without a wildcard
- * @param names each stands for all its addresses
- * @param globs each stands for the sockets that match it
+ * @param names DNS names, each with several TaskManagers
+ * @param globs patterns of Unix sockets, each with several TaskManagers
  */
 public record EndpointList(List<Endpoint> fixed, List<DnsName> names, List<SocketGlob> globs) {
     /** The beginning of a name to resolve. */
     public static final String DNS = "dns:";
 
-    /** The port of a TaskManager unless its settings have another one. */
+    /** Default data port of a TaskManager. */
     public static final int DEFAULT_PORT = 7337;
 
     private static final int MAX_PORT = 65535;
@@ -30,7 +30,7 @@ public record EndpointList(List<Endpoint> fixed, List<DnsName> names, List<Socke
     private static final Pattern ADDRESS = Pattern.compile("[0-9.]+");
 
     /**
-     * A name of which each address is one of a TaskManager.
+     * A name each of whose addresses is a TaskManager.
      *
      * @param port the data port of all of them
      */
@@ -106,7 +106,7 @@ public record EndpointList(List<Endpoint> fixed, List<DnsName> names, List<Socke
         return List.copyOf(new LinkedHashSet<>(all));
     }
 
-    /** Returns whether the list names TaskManagers only by names to resolve. */
+    /** Returns whether the list has only names to resolve. */
     public boolean isOnlyNames() {
         return fixed.isEmpty() && globs.isEmpty();
     }

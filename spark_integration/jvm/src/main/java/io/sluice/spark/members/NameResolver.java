@@ -17,7 +17,7 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * Looks names up again and again, and keeps the addresses of each. Thread safe.
+ * Resolves names periodically, and keeps the addresses of each. Thread safe.
  *
  * <p>A lookup cannot be interrupted, so each name has at most one, in a thread of its own. A name
  * that fails keeps its last addresses.
@@ -36,7 +36,7 @@ public final class NameResolver {
 
     static final long AFTER_LOSS_MILLIS = 60_000;
 
-    /** How long an address is kept that nothing answers at, while its name fails. */
+    /** Time after which the addresses of a failing name are no longer wanted. */
     static final long OUTDATED_MILLIS = 300_000;
 
     /** Maximum number of addresses of a name; the driver has a connection to each. */
@@ -105,7 +105,7 @@ public final class NameResolver {
         names.forEach(each -> this.names.add(new Name(each)));
     }
 
-    /** Starts the lookups that are due, and ends the wait for late ones. Called periodically. */
+    /** Starts due lookups, and gives late ones up as failed. Called periodically. */
     public void tick() {
         List<Name> due = new ArrayList<>();
         synchronized (this) {
@@ -132,13 +132,13 @@ public final class NameResolver {
         }
     }
 
-    /** Logs a setting of the JVM with which names never have new addresses. */
+    /** Warns if a setting of the JVM keeps names from ever getting new addresses. */
     public void warnOfCache() {
         String ttl = Security.getProperty(CACHE_PROPERTY);
         if (!names.isEmpty()
-                && keepsForEver(ttl == null ? System.getProperty(CACHE_OPTION) : ttl)) {
+                && keepsForever(ttl == null ? System.getProperty(CACHE_OPTION) : ttl)) {
             LOG.warn(
-                    "This JVM keeps the addresses of a name for ever ({} or {} is {}), so"
+                    "This JVM keeps the addresses of a name forever ({} or {} is {}), so"
                             + " TaskManagers that join are found by reports only: set it to 30",
                     CACHE_PROPERTY,
                     CACHE_OPTION,
@@ -146,7 +146,7 @@ public final class NameResolver {
         }
     }
 
-    static boolean keepsForEver(String ttl) {
+    static boolean keepsForever(String ttl) {
         return ttl != null && ttl.trim().startsWith("-");
     }
 
@@ -182,7 +182,7 @@ public final class NameResolver {
                 if (found.size() < MAX_ADDRESSES) {
                     found.add(Endpoint.tcp(address.getHostAddress(), name.name.port()));
                 } else {
-                    failure = "it has more than " + MAX_ADDRESSES + " addresses";
+                    failure = "it has more than " + MAX_ADDRESSES;
                 }
             }
         } catch (UnknownHostException e) {
@@ -203,14 +203,14 @@ public final class NameResolver {
             notifyAll();
         }
         if (changed) {
-            LOG.info("{} has {} addresses", name.name, found.size());
+            LOG.info("{} has {} address{}", name.name, found.size(), found.size() == 1 ? "" : "es");
             whenChanged.run();
         }
     }
 
     private void succeeded(Name name, String problem) {
         if (problem != null && !problem.equals(name.failure)) {
-            LOG.warn("Of {} only the first are used: {}", name.name, problem);
+            LOG.warn("Only the first addresses of {} are used: {}", name.name, problem);
         } else if (problem == null && name.failure != null) {
             LOG.info("{} has addresses again", name.name);
         }
@@ -222,7 +222,7 @@ public final class NameResolver {
     private void failed(Name name, String why) {
         if (name.failure == null) { // log it once, not at each lookup
             LOG.warn(
-                    "{} cannot be resolved: {}; its last {} addresses are kept",
+                    "{} cannot be resolved: {}; its last addresses ({}) are kept",
                     name.name,
                     why,
                     name.addresses.size());
@@ -254,7 +254,7 @@ public final class NameResolver {
         return all;
     }
 
-    /** Returns the name that has an address, or its own host: what a certificate must name. */
+    /** Returns the host that a certificate must name: the name of an address, or its host. */
     public synchronized String hostOf(Endpoint endpoint) {
         return names.stream()
                 .filter(name -> name.addresses.contains(endpoint))
@@ -263,7 +263,7 @@ public final class NameResolver {
                 .orElse(endpoint.host());
     }
 
-    /** Returns whether a name has failed for so long that its addresses may be of anything. */
+    /** Returns whether a name has failed for so long that its addresses may have other users. */
     private static boolean isOutdated(Name name, long now) {
         return name.failure != null
                 && now - name.succeededNanos >= TimeUnit.MILLISECONDS.toNanos(OUTDATED_MILLIS);

@@ -39,7 +39,7 @@ public record Places(String node, String zone) {
         String value = environment.getOrDefault(name, "").trim();
         String problem = problemOf("the environment variable " + name, value);
         if (problem != null) {
-            // Data can be moved without it.
+            // Shuffles work without it.
             LOG.warn("Ignored: {}", problem);
             return "";
         }

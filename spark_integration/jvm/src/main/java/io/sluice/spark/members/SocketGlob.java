@@ -72,7 +72,7 @@ public record SocketGlob(String directory, String pattern) {
         return WILDCARD.matcher(path.substring(0, slash)).find();
     }
 
-    /** Braces are alternatives in Java's patterns, and not in those of a shell without them. */
+    /** Returns the pattern with literal braces, which Java's patterns take as alternatives. */
     private String literalBraces() {
         return pattern.replace("\\", "\\\\").replace("{", "\\{").replace("}", "\\}");
     }

@@ -87,8 +87,8 @@ public final class Locality {
     }
 
     /**
-     * Returns the preferred host for a map output of a TaskManager; null for none. Several
-     * executors on one node, each with a host of its own, share its map outputs.
+     * Returns the preferred host for a map output of a TaskManager; null for none. If several
+     * executors on one node each have their own host, the map outputs are divided among them.
      */
     public synchronized String hostOf(String taskManagerId, long attempt) {
         if (!prefersHosts()) {

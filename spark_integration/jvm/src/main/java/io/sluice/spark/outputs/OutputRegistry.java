@@ -106,7 +106,7 @@ public final class OutputRegistry implements TaskManagerEvents {
      * Answers an executor's request for replicas.
      *
      * @param failed TaskManagers at which reading has failed
-     * @param last the last of them and its address; null if it is not known
+     * @param last the last of these TaskManagers, with its address; null if it is not known
      */
     public DriverMessages.ReplicasAnswer replicas(
             int shuffleId, Collection<Long> attempts, Set<String> failed, TaskManagerAddress last) {
@@ -169,7 +169,7 @@ public final class OutputRegistry implements TaskManagerEvents {
         }
         count(updated);
         LOG.info(
-                "TaskManager {} has moved from {}:{} to {}:{}, with {} map outputs",
+                "TaskManager {} has moved from {}:{} to {}:{}; map outputs moved with it: {}",
                 now.taskManagerId(),
                 before.host(),
                 before.port(),

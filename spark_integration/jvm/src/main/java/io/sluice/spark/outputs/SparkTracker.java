@@ -30,7 +30,7 @@ import scala.collection.Iterator;
 public final class SparkTracker implements Tracker {
     private final PreferredHosts hosts;
 
-    /** Chooses hosts that Spark's scheduler is to prefer. */
+    /** Chooses the hosts that Spark's scheduler prefers. */
     @FunctionalInterface
     public interface PreferredHosts {
         /** Returns the preferred host for a map output of a TaskManager; null for none. */

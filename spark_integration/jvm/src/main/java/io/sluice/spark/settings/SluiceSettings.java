@@ -101,7 +101,7 @@ public record SluiceSettings(
     /** Pipelined shuffles. */
     public record Pipelined(boolean enabled, long flushIntervalMillis) {}
 
-    /** Where executors run: node and zone as they are set, empty if not. */
+    /** Where executors run: node and zone of the settings; empty if not set. */
     public record Place(String node, String zone) {}
 
     public static final String PREFIX = "spark.sluice.";
@@ -175,15 +175,16 @@ public record SluiceSettings(
                 overrides it; your own value is replaced
             spark.sluice.endpoints | 127.0.0.1:7337 | comma list of HOST:PORT, dns:NAME[:PORT] and unix:/PATH
                 where TaskManagers listen; a dns: item is each address of the name, at port 7337 by
-                default; {host} in a path is the executor's host, and * in its last part any text
+                default; {host} in a path is the executor's host; * in its last part matches any
+                text
             spark.sluice.resolveInterval | 30s | time, 1s to 1h
                 time between two lookups of a dns: item by the driver, besides those after a lost
                 connection
             spark.sluice.node |  | printable ASCII, up to 253 characters, or empty
-                the node of all executors; if it is empty, each executor has its environment
+                the node of all executors; if it is empty, each executor uses its environment
                 variable SLUICE_NODE
             spark.sluice.zone |  | printable ASCII, up to 253 characters, or empty
-                the zone of all executors; if it is empty, each executor has its environment
+                the zone of all executors; if it is empty, each executor uses its environment
                 variable SLUICE_ZONE
             spark.sluice.fallback.policy | fail | fail or spark
                 what a shuffle does if no TaskManager is reachable when it is registered: fail, or
@@ -230,7 +231,7 @@ public record SluiceSettings(
             spark.sluice.writer.returnTimeout | 10s | time, 0s to 10min
                 how long a map task waits for a lost TaskManager before it fails
             spark.sluice.replicas | 1 | number, 1 to 8
-                how many TaskManagers, each on another host, keep a map output; 1: no copies
+                how many TaskManagers, each on another node, keep a map output; 1: no copies
             spark.sluice.replicas.mode | async | async or sync
                 whether a map task waits for the copies of its output
             spark.sluice.replicas.remote | false | true or false

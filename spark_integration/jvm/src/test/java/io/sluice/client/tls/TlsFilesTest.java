@@ -132,7 +132,7 @@ class TlsFilesTest {
     }
 
     @Test
-    void aCertificateMustNameWhatAnEndpointWasResolvedFrom() throws Exception {
+    void aCertificateMustHaveTheNameOfAResolvedEndpoint() throws Exception {
         Tls tls = Tls.of(new TlsSettings(null, null, null, ca(), TlsSettings.TLS_1_3, true), false);
         Endpoint endpoint = Endpoint.tcp("127.0.0.1", 7337);
         assertEquals("127.0.0.1", tls.engine(endpoint).getPeerHost());

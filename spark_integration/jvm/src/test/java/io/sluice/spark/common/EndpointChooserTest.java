@@ -91,7 +91,7 @@ class EndpointChooserTest {
     }
 
     @Test
-    void whoWritesTriesDrainingAndFullTaskManagersLast() {
+    void mapTasksTryDrainingAndFullTaskManagersLast() {
         List<Candidate> candidates =
                 List.of(
                         reporting("near", "n1", "z1", true, 0, 100),

@@ -333,7 +333,7 @@ class MembersTest {
     }
 
     @Test
-    void aNameWithManyAddressesThatNothingAnswersAtHoldsNothingUp() throws Exception {
+    void aNameWithManySilentAddressesDelaysNoOtherLink() throws Exception {
         NewsDaemon a = daemonAt("tm-a", "127.0.1.250", 0);
         int port = a.endpoint().port();
         List<String> many = new java.util.ArrayList<>();

@@ -121,7 +121,7 @@ class EndpointListTest {
     }
 
     @Test
-    void bracesAreNoAlternatives(@TempDir Path directory) throws IOException {
+    void bracesAreLiteral(@TempDir Path directory) throws IOException {
         listen(directory.resolve("{a,b}1"));
         listen(directory.resolve("a1"));
         // A comma would end the item.

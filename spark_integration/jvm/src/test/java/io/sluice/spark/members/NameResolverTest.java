@@ -167,10 +167,10 @@ class NameResolverTest {
     }
 
     @Test
-    void aNegativeTimeOfTheJvmIsForEver() {
-        assertTrue(NameResolver.keepsForEver("-1"));
-        assertFalse(NameResolver.keepsForEver("30"));
-        assertFalse(NameResolver.keepsForEver(null));
+    void aNegativeTimeOfTheJvmIsForever() {
+        assertTrue(NameResolver.keepsForever("-1"));
+        assertFalse(NameResolver.keepsForever("30"));
+        assertFalse(NameResolver.keepsForever(null));
     }
 
     @Test
