@@ -127,9 +127,11 @@ class Members:
         self._reported[place.address] = place
         self._update()
 
-    def drop_report(self, address: Address) -> None:
-        """Forget that a TaskManager was reported at an address. Idempotent."""
-        if self._reported.pop(address, None) is not None:
+    def drop_report(self, address: Address, taskmanager_id: str) -> None:
+        """Forget that a TaskManager was reported at an address, unless another one is by now."""
+        place = self._reported.get(address)
+        if place is not None and place.taskmanager_id == taskmanager_id:
+            del self._reported[address]
             self._has_refused &= bool(self._reported)
             self._update()
 

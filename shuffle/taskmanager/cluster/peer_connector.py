@@ -92,6 +92,7 @@ class PeerConnector:
         self._counters = counters
         self._control_memory = control_memory
         self._reports = reports
+        self._taskmanager_id = taskmanager_id
         self.instances: Final = Instances(taskmanager_id)
         self.connects: Final = Histogram()
         self.readers: Final[ConnectionPool[PartitionRequestClient]] = ConnectionPool(
@@ -175,7 +176,10 @@ class PeerConnector:
         """
 
         def make(connection: Connection, ack: HelloAck) -> WatchLeg:
-            return WatchLeg(connection, ack, self._reports)
+            # It reports itself; what it reports to itself would soon be outdated.
+            is_own = ack.taskmanager_id == self._taskmanager_id
+            is_member = ack.features & MEMBERS and not is_own
+            return WatchLeg(connection, ack, self._reports if is_member else None)
 
         features = 0 if member_name is None else MEMBERS
         hello = _hello(ROLE_COPIER, "", features=features)

@@ -38,6 +38,8 @@ _REFUSALS: Final = frozenset(
         ErrorCode.NOT_PERMITTED,
     }
 )
+LEAST_REPORTED_SECONDS: Final = 1.0
+"""Minimum time between two attempts that reports of others cause."""
 PINGS: Final = 3
 """Number of pings in the time after which a TaskManager counts as lost."""
 LONGEST_PING_SECONDS: Final = 10.0
@@ -87,6 +89,7 @@ class TaskManagerWatch:
         self._tried = asyncio.Event()
         self._try_now = asyncio.Event()
         self._deadline: asyncio.TimerHandle | None = None
+        self._soon_from = 0.0
         self._task = start_task(self._run())
 
     @property
@@ -99,6 +102,13 @@ class TaskManagerWatch:
         if self.presence is not Presence.PRESENT:
             self._tried.clear()
             self._try_now.set()
+
+    def try_soon(self) -> None:
+        """Do the same, unless it was done less than ``LEAST_REPORTED_SECONDS`` ago."""
+        now = asyncio.get_running_loop().time()
+        if now >= self._soon_from:
+            self._soon_from = now + LEAST_REPORTED_SECONDS
+            self.try_now()
 
     async def answer(self) -> None:
         """Wait until the first connection, or the one tried now, succeeds or fails.

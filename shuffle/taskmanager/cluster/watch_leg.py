@@ -3,7 +3,6 @@
 import asyncio
 
 from ....protocol.errors import SluiceError, UnexpectedMessage
-from ....protocol.limits import MEMBERS
 from ....protocol.schema import CloseRequest, HelloAck, MemberReport, Message, Ping
 from ....transport.connection import Connection
 from ....transport.errors import ConnectionLost
@@ -18,22 +17,24 @@ class WatchLeg:
     Args:
         connection: The open connection.
         ack: The description of the other TaskManager in its handshake.
-        reports: Gets the reports of the other side.
+        reports: Sends and gets the reports; None: the other side is not a member.
     """
 
-    def __init__(self, connection: Connection, ack: HelloAck, reports: MemberReports) -> None:
+    def __init__(
+        self, connection: Connection, ack: HelloAck, reports: MemberReports | None
+    ) -> None:
         self.place = TaskManagerPlace(ack.taskmanager_id, ack.advertised_host, ack.data_port)
         self._connection = connection
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._pings = 0
         self._reports = reports
-        if ack.features & MEMBERS:
+        if reports is not None:
             # After the handshake, which ends when this handler is made.
-            asyncio.get_running_loop().call_soon(self._subscribe)
+            asyncio.get_running_loop().call_soon(self._subscribe, reports)
 
-    def _subscribe(self) -> None:
+    def _subscribe(self, reports: MemberReports) -> None:
         if not self._connection.closing:
-            self._reports.subscribe(self._connection)
+            reports.subscribe(self._connection)
 
     async def until_ended(self, ping_seconds: float) -> None:
         """Wait until the connection ends, or the other side does not answer a ping.
@@ -69,9 +70,10 @@ class WatchLeg:
         raise UnexpectedMessage("Payload on a leg that watches", value=type(message).__name__)
 
     def message_received(self, message: Message, payload_length: int) -> None:
-        """Record a report; close if the other side requests it."""
+        """Record a report of a member; close if the other side requests it."""
         if type(message) is MemberReport:
-            self._reports.received(message, self.place)
+            if self._reports is not None:
+                self._reports.received(message, self.place)
         elif type(message) is CloseRequest:
             self._connection.close()
 
@@ -80,6 +82,7 @@ class WatchLeg:
 
     def connection_lost(self, error: SluiceError) -> None:
         """Record that the connection is lost."""
-        self._reports.unsubscribe(self._connection)
+        if self._reports is not None:
+            self._reports.unsubscribe(self._connection)
         if not self._ended.done():
             self._ended.set_result(None)

@@ -142,7 +142,7 @@ class Watches:
             self._sources.report(place)
             there = self._members.get(place.address)
             if there is not None:
-                there.try_now()
+                there.try_soon()
 
     def presence(self, place: TaskManagerPlace) -> Presence:
         """Return the state of a TaskManager at a place."""
@@ -278,7 +278,7 @@ class Watches:
         self._sources.member_gone()
         if watch.presence is Presence.LOST:
             if watch.is_any:  # any TaskManager may be there, as long as the address is listed
-                self._sources.drop_report(watch.address)
+                self._drop_report(watch)
             else:
                 self._end_member(watch.address)
         if watch.place is not None:
@@ -289,12 +289,15 @@ class Watches:
 
     def _end_member(self, address: Address) -> None:
         watch = self._pop_member(address)
-        if self._sources is not None:
-            self._sources.drop_report(address)
+        self._drop_report(watch)
         if watch.place is not None:
             self._known.left(watch.place)
             self._reports.forget(watch.place.taskmanager_id)
         self._end(watch)
+
+    def _drop_report(self, watch: TaskManagerWatch) -> None:
+        if self._sources is not None and watch.place is not None:
+            self._sources.drop_report(watch.address, watch.place.taskmanager_id)
 
     def _index(self, watch: TaskManagerWatch) -> None:
         """Index a watch by the id of its TaskManager."""

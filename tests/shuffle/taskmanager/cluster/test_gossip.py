@@ -29,6 +29,7 @@ from sluice.protocol.schema import (
 from sluice.shuffle.names import TaskManagerPlace
 from sluice.shuffle.taskmanager.cluster import members, watches
 from sluice.transport.errors import ConnectFailed
+from tests.support.free_ports import free_ports
 from tests.support.members import member_report
 from tests.support.mini_cluster import MiniCluster, eventually
 from tests.support.raw_client import RawClient
@@ -147,6 +148,25 @@ async def test_a_driver_gets_all_members_and_changes(tmp_path: Path):
             message, _ = await old.receive()
             kinds.add(type(message))
         assert MemberReport not in kinds
+
+
+async def test_a_taskmanager_in_its_own_list_reports_itself_once(tmp_path: Path):
+    own = free_ports(1, "127.0.0.1")
+    async with chain(tmp_path, 1, data_port=own, taskmanagers=(f"127.0.0.1:{own}",)) as cluster:
+        watches = cluster[0].copies.services.watches
+        await eventually(lambda: cluster[0].copies.members_status().dials and not watches.members)
+        cluster[0].drain()
+        driver = await Client.connect(cluster[0].address, ROLE_DRIVER, features=MEMBERS)
+        cluster.clients.append(driver)
+        driver.send(CheckOutputs(7, 1, [1]))
+        states = []
+        while True:
+            message, _ = await driver.receive()
+            if isinstance(message, OutputsChecked):
+                break
+            if isinstance(message, MemberReport):
+                states.append(message.state)
+        assert states == [MEMBER_DRAINING]
 
 
 async def test_a_member_that_leaves_is_forgotten_by_all(tmp_path: Path):

@@ -157,8 +157,8 @@ async def test_reported_members_are_any_taskmanager_only_if_they_are_listed_too(
     rig.members.report(TaskManagerPlace("tm-3", "/run/sluice.sock", 0))
     assert rig.members.addresses == {FIXED: None, place.address: place}
     assert rig.changes == 1
-    rig.members.drop_report(place.address)
-    rig.members.drop_report(place.address)
+    rig.members.drop_report(place.address, "tm-2")
+    rig.members.drop_report(place.address, "tm-2")
     assert rig.members.addresses == {FIXED: None}
     assert rig.changes == 2
 

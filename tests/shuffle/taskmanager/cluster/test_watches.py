@@ -297,3 +297,28 @@ async def test_listed_members_are_watched_until_the_end(monkeypatch: pytest.Monk
     rig.members.report(SILENT)
     rig.watches.reported(SILENT)
     assert rig.presences() == {}
+
+
+async def test_a_taskmanager_that_replaced_a_lost_member_is_used_there():
+    rig = Rig(lost_after_seconds=0.05)
+    rig.watches.watch_members(rig.members)
+    rig.start("tm-1", A)
+    rig.watches.reported(TaskManagerPlace("tm-1", *A))
+    await eventually(lambda: rig.presences() == {A: "present"})
+    rig.stop(A)
+    rig.start("tm-9", A)
+    await eventually(lambda: rig.presences() == {A: "away"})
+    rig.watches.reported(TaskManagerPlace("tm-9", *A))  # it introduces itself once
+    await eventually(lambda: set(rig.known.places_of("app")) == {"tm-9"})
+    assert ("tm-1", Presence.LOST) in rig.changes
+    await rig.watches.close()
+
+
+async def test_reports_in_a_loop_do_not_make_it_dial_in_a_loop():
+    rig = Rig()
+    rig.watches.watch_members(rig.members)
+    for _ in range(200):
+        rig.watches.reported(TaskManagerPlace("tm-1", *A))
+        await asyncio.sleep(0.001)
+    assert len(rig.dials) < 60, len(rig.dials)
+    await rig.watches.close()

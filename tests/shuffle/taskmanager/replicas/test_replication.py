@@ -190,7 +190,7 @@ async def test_a_member_that_has_left_blocks_nothing(make_rig):
     await rig.connecting.wait()  # the worker waits whether it is there
     rig.known.tell("app", OTHER)
     rig.commit(2)
-    rig.members.drop_report(Address("127.0.0.9", 1))
+    rig.members.drop_report(Address("127.0.0.9", 1), "gone")
     await eventually(lambda: rig.asked == [1, 2])
     await rig.replication.close()
 
