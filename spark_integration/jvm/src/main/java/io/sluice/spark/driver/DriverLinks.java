@@ -91,6 +91,9 @@ public final class DriverLinks implements OutputRegistry.Links {
     /** Number of links that are not connected and dial. */
     private final AtomicInteger dialing = new AtomicInteger();
 
+    /** The links that soon try again whether they may dial, each once. */
+    private final Set<DriverLink> waiting = ConcurrentHashMap.newKeySet();
+
     private volatile Membership membership = Membership.FIXED;
     private final Map<DriverLink, ScheduledFuture<?>> pings = new ConcurrentHashMap<>();
 
@@ -177,16 +180,21 @@ public final class DriverLinks implements OutputRegistry.Links {
         } finally {
             dialing.decrementAndGet();
         }
-        if (!mayDial && links.get(link.endpoint().toString()) == link) {
+        if (!mayDial && links.get(link.endpoint().toString()) == link && waiting.add(link)) {
             submit(
                     () -> {
                         ScheduledFuture<?> unused =
                                 threads.schedule(
-                                        () -> scheduledPing(link),
+                                        () -> pingAfterWait(link),
                                         FIRST_PAUSE_MILLIS,
                                         TimeUnit.MILLISECONDS);
                     });
         }
+    }
+
+    private void pingAfterWait(DriverLink link) {
+        waiting.remove(link);
+        scheduledPing(link);
     }
 
     /** Returns how many addresses may be dialed at a time. */

@@ -27,6 +27,7 @@ import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.Executors;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.ScheduledExecutorService;
+import java.util.concurrent.ScheduledThreadPoolExecutor;
 import java.util.concurrent.TimeUnit;
 import java.util.stream.LongStream;
 import org.junit.jupiter.api.AfterEach;
@@ -489,6 +490,42 @@ class DriverLinksTest {
             before.close();
         } finally {
             quiet.close();
+        }
+    }
+
+    @Test
+    void linksThatMayNotDialYetWaitOnceEach() throws Exception {
+        ScheduledThreadPoolExecutor pool = new ScheduledThreadPoolExecutor(6);
+        pool.setRemoveOnCancelPolicy(true);
+        DriverLinks many = new DriverLinks(pool, 10, 1, PATIENTLY, 1);
+        many.setMembership(new NothingConfigured());
+        ClientOptions slow =
+                new ClientOptions("app-1", "driver", 500, 500, new ChunkPool(1), Tls.OFF, null);
+        // It accepts, and nobody answers.
+        try (ServerSocket silent = new ServerSocket(0, 64, InetAddress.getByName("0.0.0.0"))) {
+            many.start(slow, events);
+            int count = 16;
+            for (int i = 1; i <= count; i++) {
+                many.add(Endpoint.tcp("127.0.0." + (100 + i), silent.getLocalPort()));
+            }
+            int most = 0;
+            long end = System.nanoTime() + TimeUnit.SECONDS.toNanos(2);
+            while (System.nanoTime() < end) {
+                most = Math.max(most, pool.getQueue().size());
+                Thread.sleep(10);
+            }
+            assertTrue(most <= 3 * count, most + " tasks for " + count + " links");
+        } finally {
+            pool.shutdownNow();
+            many.close();
+        }
+    }
+
+    /** No endpoint is configured. */
+    private static final class NothingConfigured implements Membership {
+        @Override
+        public boolean isConfigured(Endpoint endpoint) {
+            return false;
         }
     }
 }
