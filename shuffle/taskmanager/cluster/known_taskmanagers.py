@@ -49,6 +49,10 @@ class KnownTaskManagers:
         if self._members.get(place.taskmanager_id) == place:
             del self._members[place.taskmanager_id]
 
+    def replaced(self, taskmanager_id: str) -> None:
+        """Forget a lost member, whose address another one has. Idempotent."""
+        self._members.pop(taskmanager_id, None)
+
     def tell(self, application_id: str, place: TaskManagerPlace) -> bool:
         """Record a TaskManager named by a driver; return whether it or its place is new.
 

@@ -245,7 +245,10 @@ class Watches:
     def _told(self, watch: TaskManagerWatch, before: Presence) -> None:
         is_member = self._members.get(watch.address) is watch
         if is_member:
+            previous = self._ids.get(watch.address)
             self._index(watch)
+            if previous is not None and previous not in self._by_id:
+                self._known.replaced(previous)
         if is_member and watch.place is not None and watch.presence is Presence.PRESENT:
             others = self._others_of(watch, watch.place.taskmanager_id)
             if watch.place.taskmanager_id == self._known.own_id or any(
@@ -279,6 +282,8 @@ class Watches:
         if watch.presence is Presence.LOST:
             if watch.is_any:  # any TaskManager may be there, as long as the address is listed
                 self._drop_report(watch)
+                if watch.place is not None:
+                    self._reports.forget(watch.place.taskmanager_id)
             else:
                 self._end_member(watch.address)
         if watch.place is not None:

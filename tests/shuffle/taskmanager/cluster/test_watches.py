@@ -322,3 +322,18 @@ async def test_reports_in_a_loop_do_not_make_it_dial_in_a_loop():
         await asyncio.sleep(0.001)
     assert len(rig.dials) < 60, len(rig.dials)
     await rig.watches.close()
+
+
+async def test_a_lost_member_is_forgotten_when_another_one_has_its_address():
+    rig = Rig(A, lost_after_seconds=0.02)
+    rig.watches.watch_members(rig.members)
+    rig.start("tm-1", A, advertised=B)
+    await rig.watches.find_members()
+    rig.reports.received(member_report(TaskManagerPlace("tm-1", *B)), TaskManagerPlace("tm-1", *B))
+    rig.stop(A)
+    await eventually(lambda: rig.presences() == {A: "lost"})
+    assert rig.reports.members == {}, "others are not told of it"
+    rig.start("tm-9", A, advertised=C)
+    await eventually(lambda: "tm-9" in rig.known.places_of("app"))
+    assert set(rig.known.places_of("app")) == {"tm-9"}
+    await rig.watches.close()
