@@ -10,8 +10,9 @@ DATA_PORT: Final = 7337
 """Default data port of a TaskManager."""
 MAX_NAME_BYTES: Final = 253
 """Longest name in the DNS."""
+_LABEL: Final = "[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
 _DNS_NAME: Final = re.compile(
-    r"(?P<name>[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_.])?)(?::(?P<port>[0-9]{1,9}))?"
+    rf"(?![0-9.]+(?::|$))(?P<name>{_LABEL}(?:[.]{_LABEL})*[.]?)(?::(?P<port>[0-9]{{1,9}}))?"
 )
 
 
@@ -51,7 +52,9 @@ def parse_member(text: str) -> Address | DnsName:
         raise InvalidAddress(
             "The name of TaskManagers is not valid",
             value=text,
-            limit=f"at most {MAX_NAME_BYTES} letters, digits, - _ and . and a port 1 to {MAX_PORT}",
-            remedy="Write dns:NAME or dns:NAME:PORT, such as dns:sluice.default.svc:7337",
+            limit=f"at most {MAX_NAME_BYTES} letters, digits, - _ and ., at most 63 between two "
+            f"dots, and a port 1 to {MAX_PORT}",
+            remedy="Write dns:NAME or dns:NAME:PORT, such as dns:sluice.default.svc:7337, and an "
+            "address as HOST:PORT",
         )
     return DnsName(found["name"], port)

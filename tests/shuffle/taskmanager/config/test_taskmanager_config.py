@@ -486,7 +486,21 @@ def test_another_taskmanager_has_a_host_and_a_port(given):
 
 
 @pytest.mark.parametrize(
-    "given", ["dns:", "dns:-a", "dns:a b", "dns:a:0", "dns:a:65536", "dns:a:b", "dns:" + "a" * 254]
+    "given",
+    [
+        "dns:",
+        "dns:-a",
+        "dns:a b",
+        "dns:a..b",
+        "dns:.",
+        "dns:a:0",
+        "dns:a:65536",
+        "dns:a:b",
+        "dns:10.0.0.1",
+        "dns:10.0.0.1:7337",
+        "dns:" + "a" * 64 + ".svc",
+        "dns:" + "a." * 127,
+    ],
 )
 def test_a_name_of_taskmanagers_is_a_host_name(given):
     with pytest.raises(ValidationError, match="Write dns:NAME or dns:NAME:PORT"):
