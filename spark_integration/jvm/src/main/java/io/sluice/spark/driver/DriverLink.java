@@ -444,7 +444,7 @@ public final class DriverLink {
 
         @Override
         public void member(Message.MemberReport report) {
-            links.reported(report);
+            links.reported(report, isTo(report.taskManagerId()));
         }
     }
 

@@ -296,8 +296,8 @@ public final class DriverLinks implements OutputRegistry.Links {
     }
 
     /** Called by a link with the report of a TaskManager. */
-    void reported(Message.MemberReport report) {
-        membership.reported(report);
+    void reported(Message.MemberReport report, boolean ofItself) {
+        membership.reported(report, ofItself);
     }
 
     TaskManagerEvents events() {

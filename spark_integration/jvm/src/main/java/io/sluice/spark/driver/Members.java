@@ -173,7 +173,7 @@ final class Members implements Membership {
     }
 
     @Override
-    public void reported(Message.MemberReport report) {
+    public void reported(Message.MemberReport report, boolean ofItself) {
         String id = report.taskManagerId();
         if (!reports.containsKey(id) && reports.size() >= MAX_REPORTS) {
             reports.keySet().removeIf(each -> links.connected(each) == null);
@@ -183,7 +183,8 @@ final class Members implements Membership {
         }
         isOutdated = true;
         Endpoint endpoint = Endpoint.tcp(report.host(), report.port());
-        if (links.connected(id) == null) {
+        // Its own first report comes before its link counts as connected.
+        if (!ofItself && links.connected(id) == null) {
             synchronized (adding) {
                 if (!id.equals(reportedIds.put(endpoint, id))) {
                     LOG.info("TaskManager {} at {} is reported", id, endpoint);

@@ -26,8 +26,12 @@ interface Membership {
     /** Called when an endpoint leads to a TaskManager that has another link. */
     default void isAlias(Endpoint endpoint, String taskManagerId) {}
 
-    /** Called with the report of a TaskManager. Must not wait. */
-    default void reported(Message.MemberReport report) {}
+    /**
+     * Called with the report of a TaskManager. Must not wait.
+     *
+     * @param ofItself whether that TaskManager has sent it
+     */
+    default void reported(Message.MemberReport report, boolean ofItself) {}
 
     /** Called after a link was connected, lost or dropped. Must not wait. */
     default void changed(boolean isLoss) {}

@@ -185,6 +185,16 @@ class MembersTest {
     }
 
     @Test
+    void aReportOfItselfLeadsToNoOtherLink() throws Exception {
+        NewsDaemon a = daemonAt("tm-a", "127.0.0.61", 0);
+        int port = a.endpoint().port();
+        a.tell(report("tm-a", Endpoint.tcp("127.0.0.62", port), 0, 0));
+        use("127.0.0.61:" + port);
+        await(() -> isConnected("tm-a"));
+        assertEquals(Set.of("127.0.0.61:" + port), linked());
+    }
+
+    @Test
     void aLinkStaysWhileMapOutputsAreExpectedThere() throws Exception {
         NewsDaemon a = daemonAt("tm-a", "127.0.0.33", 0);
         int port = a.endpoint().port();
