@@ -85,7 +85,7 @@ async def test_an_ordinary_application_counts_what_it_moves(tmp_path, load):
         await rest(application, working)
         assert not application.errors
         await until_clean(cluster[0], network_leftovers)
-        assert not any(cluster[0].accounts.of("ordinary").held)
+        await eventually(lambda: not any(cluster[0].accounts.of("ordinary").held))
 
 
 @pytest.mark.asyncio(loop_factories=["uvloop"])

@@ -6,6 +6,7 @@ import functools
 import json
 import os
 import subprocess
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -105,16 +106,17 @@ def helm(
     command: list[str], values: Mapping[str, Any], environment: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Run a command of Helm with values."""
-    return subprocess.run(
-        [str(HELM), *command, "--values", "-"],
-        input=json.dumps(values),  # JSON is YAML, and has one form for each value
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        # Nothing of a cluster or of another chart on this host.
-        env={"PATH": os.environ["PATH"], "HOME": "/nonexistent", **(environment or {})},
-    )
+    with tempfile.TemporaryDirectory() as home:  # Helm keeps a cache there
+        return subprocess.run(
+            [str(HELM), *command, "--values", "-"],
+            input=json.dumps(values),  # JSON is YAML, and has one form for each value
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+            # Nothing of a cluster or of another chart on this host.
+            env={"PATH": os.environ["PATH"], "HOME": home, **(environment or {})},
+        )
 
 
 def template(values: Mapping[str, Any], *options: str) -> subprocess.CompletedProcess[str]:

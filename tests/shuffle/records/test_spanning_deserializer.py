@@ -204,9 +204,9 @@ def test_a_record_of_the_threshold_does_not_spill_and_one_byte_more_does():
     deserializer.close()
 
 
-def test_a_spill_that_fails_is_typed_and_leaves_nothing():
+def test_a_spill_that_fails_is_typed_and_leaves_nothing(tmp_path):
     deserializer = SpanningRecordDeserializer(
-        spill_threshold_bytes=3, spill_directory="/nonexistent"
+        spill_threshold_bytes=3, spill_directory=str(tmp_path / "missing")
     )
     lent = feed(deserializer, frame(b"abcd")[:6])
     with raises_code(ErrorCode.STORAGE_UNAVAILABLE, "temporary file"):
