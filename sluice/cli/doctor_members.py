@@ -1,4 +1,4 @@
-"""What ``sluice doctor`` checks about the names of other TaskManagers in a configuration."""
+"""Checks the names of other TaskManagers in a configuration, for ``sluice doctor``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is made from the chart's values is up to date, and the chart has the product's version."""
+"""The generated files of the chart are up to date, and it has the product's version."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the chart made once stays at an upgrade: Helm looks it up in an API server."""
+"""An upgrade keeps the secrets that the chart made: Helm looks them up in an API server."""
 
 from __future__ import annotations
 

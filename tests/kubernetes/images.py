@@ -41,7 +41,7 @@ _SOURCES = (
     "docker",
     "tests/vectors",
 )
-"""What the Dockerfile copies, without documentation."""
+"""The files that the Dockerfile copies, without documentation."""
 _LEFT_OUT = {"__pycache__", "target"}
 
 

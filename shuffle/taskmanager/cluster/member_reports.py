@@ -1,4 +1,4 @@
-"""What the members of a cluster report about themselves, and the reports that this one sends.
+"""Exchanges reports between the members of a cluster, and sends them to drivers.
 
 A TaskManager sends a report about itself and about its members to each connected driver and
 member, and again when a member joins. A report about another TaskManager is a claim until this one

@@ -101,7 +101,7 @@ class MemberWait(msgspec.Struct, frozen=True, gc=False):
 
 
 class MemberLocation(msgspec.Struct, frozen=True, gc=False):
-    """Where a member runs; the fields of the same names of its status."""
+    """The node and zone of a member, as its status names them."""
 
     node: str = ""
     zone: str = ""

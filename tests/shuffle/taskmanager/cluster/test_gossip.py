@@ -180,7 +180,7 @@ async def test_a_member_that_leaves_is_forgotten_by_all(tmp_path: Path):
             await eventually(functools.partial(has, watched, 2), "it is lost")
             assert gone.taskmanager_id not in each.reports.members
         dials = [each.copies.members_status().dials for each in cluster.environments]
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(0.5)  # no event tells that nobody dials
         assert dials == [each.copies.members_status().dials for each in cluster.environments]
 
 

@@ -1,3 +1,4 @@
+// Longer than 450 lines, because adding, dropping and verifying links share their state.
 package io.sluice.spark.driver;
 
 import io.sluice.client.connection.ClientOptions;
